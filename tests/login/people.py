@@ -15,6 +15,9 @@ from ..support.wire import modern
 
 REDIRECT = "http://127.0.0.1:7777/callback"
 
+CALLBACKS = ("/callback", "/oauth/callback")
+"""The paths where clients take a browser back."""
+
 JSON = dict[str, Any]
 
 
@@ -38,10 +41,10 @@ class Browser:
         return self.http.post(action_of(page), data={"question": question_of(page), "answer": answer}, headers=headers)
 
     def go(self, response: httpx.Response, most: int = 10) -> httpx.Response:
-        """Follow redirects over http, up to the one to the client, which has a path `/callback` of its own."""
+        """Follow redirects over http, up to the one to the client, which has a path of `CALLBACKS`."""
         for _ in range(most):
             to = response.headers.get("location", "")
-            if not to or urlsplit(to).path == urlsplit(REDIRECT).path or to.startswith("https://"):
+            if not to or urlsplit(to).path in CALLBACKS or to.startswith("https://"):
                 break
             response = self.http.get(response.url.join(to))
         return response

@@ -107,10 +107,10 @@ class Fleet:
 
 
 @contextmanager
-def fleet(folder: Path, provider: str, base: str) -> Iterator[Fleet]:
-    """Run three replicas."""
-    database = f"sqlite:///{folder}/logins.db"
-    made = Fleet(folder, without_settings(PROVIDER=provider, BASE_URL=base, MRTR_DATABASE_URL=database))
+def fleet(folder: Path, provider: str, base: str, database: str = "", **more: str) -> Iterator[Fleet]:
+    """Run three replicas, on a database of SQLite unless one is given, with more variables."""
+    more["MRTR_DATABASE_URL"] = database or f"sqlite:///{folder}/logins.db"
+    made = Fleet(folder, without_settings(PROVIDER=provider, BASE_URL=base, **more))
     try:
         for at in range(3):
             made.start(at, RINGS[0])

@@ -1,6 +1,15 @@
-/** An official TypeScript client with its own OAuth code: node oauth.mjs URL PACKAGE. A fetch stands for the browser. */
+/**
+ * An official TypeScript client with its own OAuth code: node oauth.mjs URL PACKAGE [DOCUMENT].
+ *
+ * Whoever drives it is the person. A line in is the name of a tool to call, `spoil` for an access token that counts no
+ * more, or `keeps` for the tokens that the client keeps. A line out is a `page` to log in at, which is answered by the
+ * address that the browser ends at, the `text` of the tool, or the tokens. DOCUMENT is the address of the client's
+ * metadata; without it, the client registers.
+ */
 
-const [url, name] = process.argv.slice(2);
+import { createInterface } from "node:readline";
+
+const [url, name, clientMetadataUrl] = process.argv.slice(2);
 const isFirst = name.endsWith("sdk 1");
 const load = (path) => import(path);
 const { Client, StreamableHTTPClientTransport, UnauthorizedError } = isFirst
@@ -11,9 +20,13 @@ const { Client, StreamableHTTPClientTransport, UnauthorizedError } = isFirst
     }
   : await load("@modelcontextprotocol/client");
 
-const asked = [];
-let code, back, tokens, verifier, registered, discovery;
+const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+const read = async () => (await lines.next()).value;
+const say = (what) => console.log(JSON.stringify(what));
+
+let back, tokens, verifier, registered, discovery;
 const authProvider = {
+  clientMetadataUrl,
   redirectUrl: "http://127.0.0.1:1/callback",
   clientMetadata: {
     client_name: "tests",
@@ -30,13 +43,13 @@ const authProvider = {
   saveCodeVerifier: (given) => (verifier = given),
   discoveryState: () => discovery,
   saveDiscoveryState: (given) => (discovery = given),
+  invalidateCredentials: (kind) => {
+    if (kind === "all" || kind === "client") registered = undefined;
+    if (kind === "all" || kind === "tokens") tokens = undefined;
+  },
   redirectToAuthorization: async (page) => {
-    asked.push(page.searchParams.get("scope"));
-    page.searchParams.set("user", "alice");
-    const response = await fetch(page, { redirect: "manual" });
-    if (response.status !== 302) throw new Error(`the browser got a ${response.status} from ${page}`);
-    back = new URL(response.headers.get("location")).searchParams;
-    code = back.get("code");
+    say({ page: page.href });
+    back = new URL(await read()).searchParams;
   },
 };
 
@@ -62,21 +75,19 @@ async function loggedIn(work) {
         continue;
       }
       const wants = error instanceof UnauthorizedError || error.cause instanceof UnauthorizedError;
-      if (!wants || code === undefined) throw error;
+      if (!wants || back === undefined) throw error;
       const finishing = new StreamableHTTPClientTransport(new URL(url), { authProvider });
-      await finishing.finishAuth(isFirst ? code : back);
-      code = undefined;
+      await finishing.finishAuth(isFirst ? back.get("code") : back);
+      back = undefined;
       await connect();
     }
   }
 }
 
-await loggedIn(connect);
-const call = (tool) => client.callTool({ name: tool, arguments: {} });
-const who = (await call("who")).content[0].text;
-const saved = (await loggedIn(() => call("save"))).content[0].text;
-const before = tokens.access_token;
-tokens = { ...tokens, access_token: "not-valid-any-more" };
-await loggedIn(() => call("save"));
-console.log(JSON.stringify({ who, saved, refreshed: tokens.access_token !== before, asked }));
+for (let line; (line = await read()) !== undefined; ) {
+  if (client === undefined) await loggedIn(connect);
+  if (line === "spoil") tokens = { ...tokens, access_token: "not-valid-any-more" };
+  else if (line === "keeps") say(tokens);
+  else say({ text: (await loggedIn(() => client.callTool({ name: line, arguments: {} }))).content[0].text });
+}
 process.exit(0);

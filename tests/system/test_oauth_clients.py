@@ -1,11 +1,7 @@
 """Official clients log in by their own OAuth code, refresh, and step up, against a real authorization server."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -26,11 +22,8 @@ from mrtr_server.auth import jwt_keys
 
 from ..support.authorization_server import AuthorizationServer, Tenant
 from ..support.models import Login
-from ..support.serving import ROOT, TIMEOUT, in_thread
-
-sys.path.insert(0, str(ROOT / "scripts"))
-
-from clients_install import NODE, read_clients
+from ..support.official import typescript_client
+from ..support.serving import TIMEOUT, in_thread
 
 pytestmark = pytest.mark.anyio
 
@@ -181,17 +174,16 @@ def test_the_typescript_client_logs_in_steps_up_and_refreshes(
 ) -> None:
     issuer = authorization_server.tenant("oidc-" if name.endswith("1") else "")
     url = start(issuer)
-    client = next(client for client in read_clients() if client.name == name)
-    client.install()
-    program = client.folder / "oauth.mjs"
-    program.write_text((Path(__file__).parents[1] / "support" / "oauth.mjs").read_text())
-    done = subprocess.run(
-        [str(NODE / "bin" / "node"), str(program), url, name], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert json.loads(done.stdout.splitlines()[-1]) == {
-        "who": "Al is alice, with use",
-        "saved": "saved for alice, with files:write use",
-        "refreshed": True,
-        "asked": ["use", "use files:write"],
-    }
+    asked: list[str] = []
+
+    def log_in(page: str) -> str:
+        url = httpx.URL(page).copy_merge_params({"user": "alice"})
+        asked.append(url.params["scope"])
+        return httpx.get(url, trust_env=False, timeout=TIMEOUT).headers["location"]
+
+    with typescript_client(url, name, log_in) as client:
+        assert client.call("who") == "Al is alice, with use"
+        assert client.call("save") == "saved for alice, with files:write use"
+        client.spoil()
+        assert client.call("save") == "saved for alice, with files:write use"
+    assert asked == ["use", "use files:write"], "the spoilt token was refreshed without a login"
