@@ -74,14 +74,15 @@ class UpstreamRows:
         expires = found.upstream.expires
         if not expires or expires - EARLY > self._clock():
             return found.upstream
-        return (await self.renew(family, who))[0]
+        return (await self.renew(family, who, found.upstream))[0]
 
-    async def renew(self, family: str, who: Principal) -> tuple[Upstream | None, JSON | None]:
+    async def renew(
+        self, family: str, who: Principal, first: Upstream | None = None
+    ) -> tuple[Upstream | None, JSON | None]:
         """Refresh the tokens, unless another process does, and return them, with what the provider says of the person.
 
-        Raises `IssuerUnavailable`.
+        `first` are the tokens that were found too old: newer ones are not refreshed. Raises `IssuerUnavailable`.
         """
-        first: Upstream | None = None
         deadline = asyncio.get_running_loop().time() + _LEASE + 5.0
         while (row := await self.get(family)) is not None:
             found = row.upstream

@@ -1,5 +1,6 @@
 """What the tests of logins share: the small server that is like GitHub, and a server whose people log in there."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,11 +13,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from examples.round_robin import Replica, RoundRobin
 from mrtr_server import Context, MRTRServer
 from mrtr_server.fetcher import Fetcher
 from mrtr_server.login import GitHub, Login
 
 from ..support import github
+from ..support.databases import PostgreSQL
+from ..support.front import running_front
 from ..support.receivers import Authority
 from ..support.serving import in_thread
 from .people import Browser, Client
@@ -100,6 +104,11 @@ class Stage:
             app = app.__replace__(clock=self.clock)
         return f"http://127.0.0.1:{self._stack.enter_context(in_thread(app, port=port))}"
 
+    def front(self, ports: list[int], port: int) -> None:
+        """Let a round robin listen at a port, in front of servers."""
+        front = RoundRobin([Replica(each, str(each)) for each in ports])
+        self._stack.enter_context(running_front(front, port))
+
     def documents(self, folder: Path) -> tuple[str, JSON, Fetcher]:
         """Serve documents of clients by https; return the address, the documents by path, and what fetches them."""
         authority, served = Authority(folder), JSON()
@@ -131,6 +140,15 @@ def usual(running_provider: str) -> Iterator[str]:
     login = Provider(running_provider).login(allow_redirects=["com.example.app"])
     with in_thread(make(login)) as port:
         yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/logins.db"
+    server: PostgreSQL = request.getfixturevalue("postgresql")
+    return server.url(asyncio.run(server.new_database()))
 
 
 @pytest.fixture

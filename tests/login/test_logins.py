@@ -1,6 +1,9 @@
 """A login from the first page to the last call, and what each step takes and gives."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -9,6 +12,7 @@ from starlette.routing import Mount
 
 from mrtr_server import KeyRing, Metrics, SetupError
 
+from ..support.serving import free_ports
 from .conftest import Stage, make
 from .people import REDIRECT, back
 
@@ -115,6 +119,30 @@ def test_a_client_with_a_secret_has_to_send_it(stage: Stage, method: str) -> Non
         form = {"grant_type": "authorization_code", "code": code, "code_verifier": client.verifier}
         answer = client.http.post(f"{client.base}/token", data=form, auth=(client.id, secret))
     assert answer.status_code == 200, answer.text
+
+
+def test_replicas_on_one_database_redeem_a_code_and_a_refresh_token_once(stage: Stage, database: str) -> None:
+    (port,) = free_ports(1)
+    address = f"http://127.0.0.1:{port}"
+    replicas = [make(stage.provider.login(), store=database, base_url=address) for _ in range(3)]
+    stage.front([urlsplit(stage.serve(each)).port or 0 for each in replicas], port)
+    client = stage.client(address)
+    code = client.came(stage.browser())["code"]
+    answers = together(lambda: client.redeem(code))
+    assert sorted(each.status_code for each in answers) == [200, 400, 400, 400, 400, 400]
+    tokens = client.tokens(stage.browser())
+    again = together(lambda: client.refresh(tokens))
+    assert {each.status_code for each in again} == {200}
+    assert len({each.json()["refresh_token"] for each in again}) == 1, "the recorded reply, for a repeated request"
+    newer = client.refresh(again[0].json()).json()
+    assert client.refresh(tokens).json()["error"] == "invalid_grant"
+    assert client.refresh(newer).json()["error"] == "invalid_grant", "a token that came again ends its family"
+
+
+def together(send: Callable[[], httpx.Response]) -> list[httpx.Response]:
+    """Send six requests at once."""
+    with ThreadPoolExecutor(6) as threads:
+        return [each.result() for each in [threads.submit(send) for _ in range(6)]]
 
 
 def test_a_revoked_login_is_not_refreshed(stage: Stage) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from mrtr_server import Context, MRTRServer, Task
 
+from ..support.databases import PostgreSQL
 from .conftest import Provider, Stage, make
 from .people import Client
 from .test_logins import said
@@ -53,10 +54,15 @@ async def scopes_at(provider: Provider, token: str) -> list[str]:
     return sorted(found.json()["scope"].split())
 
 
-@pytest.fixture(params=["without a store", "with a store"])
+@pytest.fixture(params=["without a store", "sqlite", "postgresql"])
 def options(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """Settings of the server."""
-    return {} if request.param == "without a store" else {"store": f"sqlite:///{tmp_path}/logins.db"}
+    if request.param == "without a store":
+        return {}
+    if request.param == "sqlite":
+        return {"store": f"sqlite:///{tmp_path}/logins.db"}
+    postgresql: PostgreSQL = request.getfixturevalue("postgresql")
+    return {"store": postgresql.url(asyncio.run(postgresql.new_database()))}
 
 
 def test_a_missing_scope_is_asked_for_and_the_call_comes_again(stage: Stage, options: Any) -> None:
@@ -85,11 +91,11 @@ def test_a_token_that_ends_soon_is_refreshed(stage: Stage, options: Any) -> None
     assert stage.provider.set()["refreshed"] >= 1
 
 
-def test_many_calls_refresh_a_token_once(stage: Stage, tmp_path: Path) -> None:
+def test_many_calls_refresh_a_token_once(stage: Stage, database: str) -> None:
     now = time.time()
     stage.clock = lambda: now
     stage.provider.set(expires=300, refreshed=0)
-    app = server(stage.provider, store=f"sqlite:///{tmp_path}/logins.db")
+    app = server(stage.provider, store=database)
     client = stage.client(stage.serve(app))
     tokens = client.tokens(stage.browser(), scope="repo")
     now += 290
@@ -107,8 +113,8 @@ def test_many_calls_refresh_a_token_once(stage: Stage, tmp_path: Path) -> None:
     assert stage.provider.set()["refreshed"] == 1
 
 
-def test_a_task_uses_the_token_in_the_store(stage: Stage, tmp_path: Path) -> None:
-    app = server(stage.provider, store=f"sqlite:///{tmp_path}/logins.db")
+def test_a_task_uses_the_token_in_the_store(stage: Stage, database: str) -> None:
+    app = server(stage.provider, store=database)
     client = stage.client(stage.serve(app))
     tokens = client.tokens(stage.browser(), scope="repo")
     assert task_result(client, tokens)["structuredContent"] == ["read:user", "repo"]
