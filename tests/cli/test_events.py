@@ -83,7 +83,10 @@ def test_the_types_of_events_are_listed_with_what_may_be_wanted(url: str) -> Non
 
 @contextmanager
 def following(url: str, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
-    command = [sys.executable, "-m", "mrtr_server", "events", "tail", url, "incident.created", *arguments]
+    # What a shell runs in the background ignores Ctrl-C, and so would all that it starts: these tests as well.
+    heeding = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    module = "runpy.run_module('mrtr_server', run_name='__main__', alter_sys=True)"
+    command = [sys.executable, "-c", heeding + module, "events", "tail", url, "incident.created", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=without_settings()) as process:
         try:
             yield process

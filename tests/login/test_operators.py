@@ -96,7 +96,7 @@ def test_a_person_who_is_forgotten_has_no_login_and_no_row(stage: Stage, file: P
     assert [each["person"] for each in listed(run)] == ["hubot"]
     assert client.refresh(tokens).json()["error"] == "invalid_grant"
     assert client.refresh(others).status_code == 200
-    with sqlite3.connect(file) as database:  # as once its seven days are over
+    with closing(sqlite3.connect(file)) as database, database:  # as once its seven days are over
         database.execute("DELETE FROM mrtr_forgotten")
     assert client.refresh(tokens).json()["error"] == "invalid_grant"
 

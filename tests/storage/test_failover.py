@@ -127,6 +127,12 @@ class Pair:
         hosts = ",".join(server.url().partition("host=")[2] for server in servers)
         return f"postgresql://postgres@/postgres?host={hosts}"
 
+    async def follows(self) -> None:
+        """Wait until the standby has the tables: what it does not have yet is lost when it becomes the primary."""
+        async with asyncio.timeout(TIMEOUT):
+            while not await self.standby.fetch("SELECT to_regclass('mrtr_schema') IS NOT NULL"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
     async def fail_over(self) -> None:
         """Make the standby the primary."""
         assert await self.standby.fetch("SELECT pg_promote()")
@@ -143,6 +149,7 @@ class TestAFailover:
         """As where a proxy or a name leads to the old primary for a while, on connections that never break."""
         store = SQLStore(pair.url(pair.primary, pair.standby))
         assert all(await asyncio.gather(*(works(store, f"before {number}") for number in range(20))))
+        await pair.follows()
         async with pair.primary.read_only():
             assert "none of its servers can be used" in await failure(store)
             await pair.fail_over()
@@ -184,6 +191,7 @@ class TestAFailover:
         owner = SQLStore(pair.primary.url())
         assert await works(owner, "makes the tables")
         await owner.close()
+        await pair.follows()
         store = SQLStore(pair.standby.url())
         message = await failure(store)
         assert "the server can't be written; it is a standby" in message
