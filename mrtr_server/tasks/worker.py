@@ -34,6 +34,7 @@ SKIP_TASK_SECONDS = 2.0  # this worker skips a task that it can't run for so lon
 SHUTDOWN_WAIT_FRACTION = 1 / 4  # of the time left after the cut-off, for each wait for cancelled work
 
 _MOST_OVERDUE = 100
+_EXPIRED_AT_ONCE = 2
 
 _MOST_NAMED = 20
 
@@ -395,15 +396,25 @@ class _LoopWorker:
 
     async def _tend(self) -> None:
         """Look for what no notice tells of. That waits for the store as clients do, and no heartbeat waits for it."""
-        for run in self._running.values():
-            if run.has_asked:  # a notice of an answer may have been lost
-                run.look_soon()
         is_all = False
         while not is_all:  # fail tasks whose time has expired
+            for run in self._running.values():
+                if run.has_asked:  # a notice of an answer may have been lost
+                    run.look_soon()
             overdue = await self._records.store.overdue_tasks(most=_MOST_OVERDUE)
-            await asyncio.gather(*map(self._records.expire, overdue))  # at once, or a cancelled task waits for them
+            await self._expire(overdue)
             is_all = len(overdue) < _MOST_OVERDUE
         await asyncio.sleep(POLL_INTERVAL)
+
+    async def _expire(self, overdue: Sequence[TaskRow]) -> None:
+        """Fail tasks, a few at a time: callers have the other connections, though thousands expire at once."""
+        left = iter(overdue)
+
+        async def expire() -> None:
+            for row in left:
+                await self._records.expire(row)
+
+        await asyncio.gather(*(expire() for _ in range(_EXPIRED_AT_ONCE)))
 
     async def _renew(self, ids: list[str]) -> None:
         since = time.monotonic()

@@ -443,6 +443,27 @@ class TestTheLoops:
         assert [row.status for row in found if row is not None] == ["failed"] * 9
         assert tools.store.calls.count("overdue") == 5
 
+    async def test_leave_connections_to_callers_while_hundreds_of_tasks_expire(
+        self, tools: Tools, monkeypatch: Any
+    ) -> None:
+        under_way, change, failed = list[int](), tools.store.change_task, 0
+
+        async def counted(row: TaskRow, **changes: Any) -> TaskRow | None:
+            nonlocal failed
+            under_way.append(under_way[-1] + 1 if under_way else 1)
+            await asyncio.sleep(0.01)
+            changed = await change(row, **changes)
+            under_way.append(under_way[-1] - 1)
+            failed += 1
+            return changed
+
+        monkeypatch.setattr(tools.store, "change_task", counted)
+        for _ in range(250):
+            await tools.store.add_task(task_row(name="elsewhere", deadline=time.time() - 1))
+        tools.app._parts.worker.start()
+        await tools.until(lambda: failed == 250, "their end")
+        assert max(under_way) == 2  # of five connections
+
     async def test_fail_those_of_several_parts_at_once_where_the_store_is_quick(
         self, tools: Tools, monkeypatch: Any
     ) -> None:
