@@ -19,6 +19,7 @@ from chaos_open_calls import OpenCalls
 from chaos_outage import Outages
 from chaos_rounds import Rounds
 from chaos_tasks import Tasks
+from chaos_waits import Waits
 
 from mrtr_server.wire import HANDSHAKES
 
@@ -140,7 +141,7 @@ def main(given: argparse.Namespace) -> int:
 def choose(given: argparse.Namespace, directory: Path, stack: ExitStack, strikes: Strikes) -> tuple[Play, str]:
     """Return what is to be run, and its name."""
     stops_only = given.signal == "term"
-    if not (given.tasks or given.era):
+    if not (given.tasks or given.waits or given.era):
         name = f"{given.seconds:g} s, {'single use' if given.single_use else 'no store'}"
         clients, seconds = given.clients, given.seconds
         return Rounds(directory, clients, seconds, single_use=given.single_use, stops_only=stops_only), name
@@ -155,7 +156,11 @@ def choose(given: argparse.Namespace, directory: Path, stack: ExitStack, strikes
     if given.era:
         name = f"{given.seconds:g} s, open calls of {given.era} on {given.database}"
         return OpenCalls(directory, given.clients, given.seconds, given.era, url, stops_only=stops_only), name
-    name = f"{given.tasks} tasks on {given.database}{', which is away now and then' if outages else ''}"
+    where = f"on {given.database}{', which is away now and then' if outages else ''}"
+    if given.waits:
+        waits = Waits(directory, given.clients, given.waits, url, outages, strikes)
+        return waits, f"{given.waits} waits for managers {where}"
+    name = f"{given.tasks} tasks {where}"
     return Tasks(directory, given.clients, given.tasks, url, outages, strikes), name
 
 
@@ -172,6 +177,7 @@ if __name__ == "__main__":
     parser.add_argument("--signal", choices=["term", "kill", "both"], default="both", help="what ends them")
     parser.add_argument("--single-use", action="store_true", help="redeem each state once, in a shared database")
     parser.add_argument("--tasks", type=int, default=0, help="start so many tasks instead, until all have ended")
+    parser.add_argument("--waits", type=int, default=0, help="let so many tasks wait for a manager instead")
     parser.add_argument("--era", choices=HANDSHAKES, help="let clients of this version answer while their call is open")
     parser.add_argument(
         "--database", choices=["sqlite", "postgresql"], default="sqlite", help="where tasks and open calls are"
@@ -179,10 +185,10 @@ if __name__ == "__main__":
     parser.add_argument("--outages", action="store_true", help="take PostgreSQL away for longer than the lease, too")
     parser.add_argument("--log", type=Path, help="the file that the servers' output is kept in")
     options = parser.parse_args()
-    if options.era and (options.tasks or options.single_use):
-        parser.error("--era goes with neither --tasks nor --single-use")
+    if options.era and (options.tasks or options.waits or options.single_use):
+        parser.error("--era goes with neither --tasks, --waits nor --single-use")
     if options.processes < 3:
         parser.error("--processes must be 3 or more: two are always left alone")
-    if options.outages and not (options.tasks and options.database == "postgresql"):
-        parser.error("--outages needs --tasks and --database postgresql")
+    if options.outages and not ((options.tasks or options.waits) and options.database == "postgresql"):
+        parser.error("--outages needs --tasks or --waits, and --database postgresql")
     sys.exit(main(options))

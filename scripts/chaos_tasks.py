@@ -15,10 +15,11 @@ from chaos_outage import Outages
 from chaos_task_ledger import STEP_SECONDS, TaskLedger
 from chaos_wire import ANSWERS, Story, Wire, think
 
-STEPS_OF_A_TASK = 4
-
 TIMEOUT = 900.0
 """How long all tasks may take in all, in seconds. Tasks of one client, started one after the other, need far less."""
+
+LONGEST_POLL = 1.0
+"""Seconds: a task that waits for somebody else asks its client to look less and less often."""
 
 STATUSES = "SELECT status, count(*) FROM mrtr_tasks GROUP BY status"
 
@@ -40,6 +41,8 @@ class Tasks:
 
     target = "chaos_task_server:app"
     timeout = TIMEOUT
+    steps = 4
+    """Of a task."""
 
     def __init__(
         self,
@@ -65,14 +68,19 @@ class Tasks:
         self._ledger.create()
         self._clients = clients
         self._left = tasks
-        self._started = 0
+        self._started = self._ended = 0
         self._ids: set[str] = set()
+        self._tasks: dict[str, str] = {}
         self._receipts: dict[str, str] = {}
         self._wires: list[Wire] = []
 
     def clients(self, port: int) -> list[Coroutine[Any, Any, None]]:
         """Return what the clients do."""
-        self._wires = [Wire(port, {"io.modelcontextprotocol/tasks": {}}) for _ in range(self._clients)]
+        return self._buying(port)
+
+    def _buying(self, port: int, token: str = "") -> list[Coroutine[Any, Any, None]]:
+        tasks: dict[str, Any] = {"io.modelcontextprotocol/tasks": {}}
+        self._wires = [Wire(port, tasks, token) for _ in range(self._clients)]
         return [self._run(wire) for wire in self._wires]
 
     async def _run(self, wire: Wire) -> None:
@@ -86,9 +94,12 @@ class Tasks:
                 with story.until_told(self.problems, f"the task of {intent}"):
                     task = await self._start(wire, intent)
                     self._ids.add(task)
+                    self._tasks[intent] = task
                     self._receipts[intent] = await self._follow(wire, task)
             except (LookupError, ValueError) as error:
                 self.problems.append(story.tell(f"{type(error).__name__}: {error}"))
+            finally:
+                self._ended += 1
 
     async def _start(self, wire: Wire, intent: str) -> str:
         params: dict[str, Any] = {"name": "order", "arguments": {"intent": intent}}
@@ -118,7 +129,7 @@ class Tasks:
                 await wire.request("tasks/update", task, {"taskId": task, "inputResponses": answers})
                 answered |= asked
             elif status == "working":
-                await asyncio.sleep(found["pollIntervalMs"] / 1000)
+                await asyncio.sleep(min(found["pollIntervalMs"] / 1000, LONGEST_POLL))
             else:
                 raise ValueError(f"a task is {status}: {found.get('error', found.get('statusMessage'))}")
 
@@ -132,7 +143,7 @@ class Tasks:
             f"{self._started - ended} tasks did not come to their result": ended == self._started > 0,
             f"{len(self._ids)} tasks were started for {self._started} orders": len(self._ids) == self._started,
             f"the database has {statuses}": statuses == {"completed": self._started},
-            f"{counted.recorded_steps} steps were recorded": counted.recorded_steps == STEPS_OF_A_TASK * ended,
+            f"{counted.recorded_steps} steps were recorded": counted.recorded_steps == self.steps * ended,
             f"{counted.recorded_steps_run_twice} recorded steps ran again": not counted.recorded_steps_run_twice,
             f"{counted.changed_keys} steps changed their idempotency key": not counted.changed_keys,
         }

@@ -60,13 +60,15 @@ class Wire:
     Args:
         port: where to.
         extensions: what the client can do besides asking a person.
+        token: who it is; empty for nobody.
     """
 
-    def __init__(self, port: int, extensions: dict[str, Any] | None = None) -> None:
+    def __init__(self, port: int, extensions: dict[str, Any] | None = None, token: str = "") -> None:
         self.retries = 0
         self.story = Story()
         """Of the flow that it serves."""
-        self._port = port
+        self.port = port
+        self.token = token
         capabilities = {"elicitation": {}, "extensions": extensions or {}}
         self._meta = {
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -81,7 +83,7 @@ class Wire:
         while True:
             try:
                 self.story.note(f"{method} {name}")
-                reply = await _post(self._port, body, method, name)
+                reply = await _post(self.port, body, method, name, self.token)
                 if "error" in reply:
                     raise LookupError(f"{method} was refused: {reply['error']}")
                 result: dict[str, Any] = reply["result"]
@@ -103,11 +105,13 @@ async def think() -> None:
     await asyncio.sleep(random.uniform(*THINKING))  # noqa: S311
 
 
-async def _post(port: int, body: bytes, method: str, name: str) -> dict[str, Any]:
+async def _post(port: int, body: bytes, method: str, name: str, token: str = "") -> dict[str, Any]:
+    who = f"Authorization: Bearer {token}\r\n" if token else ""
     head = (
         "POST /mcp HTTP/1.1\r\nHost: chaos\r\nContent-Type: application/json\r\n"
         "Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n"
-        f"Mcp-Method: {method}\r\nMcp-Name: {name}\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"Mcp-Method: {method}\r\nMcp-Name: {name}\r\nContent-Length: {len(body)}\r\n"
+        f"{who}\r\n"
     )
     try:
         async with asyncio.timeout(REQUEST_PATIENCE):

@@ -85,6 +85,16 @@ def test_no_step_runs_again_that_was_finished_while_the_database_was_away() -> N
     assert report["finished_in_outages_run_twice"] == report["tasks_lost"] == 0
 
 
+@BUSY
+def test_each_wait_is_answered_once_while_servers_are_killed_and_the_database_is_away() -> None:
+    arguments = ("--waits", "40", "--clients", "20", "--database", "postgresql", "--outages", "--signal", "kill")
+    report = run(*arguments)  # two outages, of 24 seconds each
+    assert report["killed"] > 0
+    assert report["outages"] > 0
+    assert report["tasks_started"] == report["waits_answered"] == 40
+    assert report["waits_answered_twice"] == report["tasks_lost"] == report["recorded_steps_run_twice"] == 0
+
+
 def load(name: str) -> Any:
     """Load a module of the scripts, and what it needs of the others."""
     with pytest.MonkeyPatch.context() as patch:
