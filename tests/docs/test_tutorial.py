@@ -15,7 +15,7 @@ import pytest
 
 from mrtr_server.testing import Client, decline, yes
 
-from ..support.serving import ROOT, TIMEOUT, end, free_ports, is_ready, listens, wait_until, without_settings
+from ..support.serving import KEYS, ROOT, TIMEOUT, end, free_ports, is_ready, listens, wait_until, without_settings
 
 pytestmark = pytest.mark.processes
 
@@ -80,12 +80,20 @@ class Terminal:
         line = re.escape(printed.strip().replace("127.0.0.1:8000", f"127.0.0.1:{self._port}"))
         line = re.sub(r"\d\d:\d\d:\d\d", r"\\d\\d:\\d\\d:\\d\\d", line)
         line = re.sub(r"(?:\\ )+\d+\\\.\d\\ ms", r" +\\d+\\.\\d ms", line)
+        line = re.sub(r"\b[0-9a-f]{8}\b", "[0-9a-f]{8}", line)
         pattern = re.compile(line.replace("token=…", r"token=[\w-]+"))
         try:
             wait_until(lambda: pattern.search(self._log.read_text(), self._read), "lines of the page")
         except AssertionError as error:
             raise AssertionError(f"{error}:\n{printed}\n{self._log.read_text()[self._read :]}") from None
         self._read = len(self._log.read_text())
+
+    def expect_all(self, printed: str) -> None:
+        """Wait for lines of the page in any order: a worker writes some of them, at the same time."""
+        read = self._read
+        for line in printed.strip().splitlines():
+            self._read = read
+            self.expect(line)
 
     def change(self, path: Path, code: str) -> None:
         """Write the code of the server, and wait until that is served."""
@@ -96,7 +104,7 @@ class Terminal:
 
 
 @contextmanager
-def developing(folder: Path, command: str) -> Iterator[tuple[Terminal, str]]:
+def developing(folder: Path, command: str, **variables: str) -> Iterator[tuple[Terminal, str]]:
     """Run the command of the page; return its terminal and the address of its endpoint."""
     (port,) = free_ports(1)
     log = folder.parent / "terminal"
@@ -104,7 +112,7 @@ def developing(folder: Path, command: str) -> Iterator[tuple[Terminal, str]]:
         process = subprocess.Popen(
             [BIN / command.split()[0], *command.split()[1:], "--port", str(port)],
             cwd=folder,
-            env=environment(),
+            env=environment() | variables,
             stdout=output,
             stderr=output,
         )
@@ -183,18 +191,28 @@ def test_everything_of_the_tutorial(tmp_path: Path) -> None:
         assert printed.strip() in typed(f"{blocks('A test', 'sh')[0].strip()} -c {os.devnull} -W error", folder)
         (folder / "test_claim.py").unlink()  # the tool changes
 
-        (change,) = blocks("The manager decides", "expenses.py, changed")
-        terminal.change(server, code := changed(code, change))
-        ann, manager = Client(url, token="ann-token"), Client(url, token="max-token", tasks=True)
-        assert [len(each.request("tools/list").result["tools"]) for each in (ann, manager)] == [1, 2]
-        book = {"amount": 30, "kind": "books"}
-        ann.call("claim", what="a book", answers={"details": book, "confirm": yes})
-        manager.call("review", number=3, answers={"decision": {"approve": True}})
-        terminal.expect(blocks("The manager decides", "text")[0])
+    (change,) = blocks("The manager decides", "expenses.py, changed")
+    server.write_text(code := changed(code, change))
+    *exports, command = blocks("The manager decides", "sh")[0].splitlines()
+    assert [line.partition("=")[0] for line in exports] == ["export MRTR_KEYS", "export MRTR_DATABASE_URL"]
+    shared = {"MRTR_KEYS": KEYS, "MRTR_DATABASE_URL": exports[1].partition("=")[2]}
+    with developing(folder, command, **shared) as (terminal, url):
+        terminal.expect("14:15:00  watching  *.py below .")
+        ann, manager = (Client(url, token=f"{each}-token", tasks=True) for each in ("ann", "max"))
+        claimed, decided = blocks("The manager decides", "text")
+        flow = ann.flow("claim", what="a book")
+        flow.start()
+        flow.answer(details={"amount": 30, "kind": "books"})
+        assert flow.answer(confirm=yes).is_task
+        terminal.expect_all(claimed)
+        (waiting,) = manager.call("waiting").structured
+        manager.call("review", ticket=waiting["ticket"], approve=True, answers={"confirm": yes})
+        terminal.expect_all(decided)
+        assert flow.wait().text == "Number 3 is approved."
 
         (change,) = blocks("A report in the background", "expenses.py, changed")
         terminal.change(server, code := changed(code, change))
-        report = Client(url, token="max-token", tasks=True).flow("report")
+        report = manager.flow("report")
         assert report.start().is_task
         assert report.wait().result["structuredContent"] == {"travel": 0, "meals": 0, "books": 30}
 
@@ -215,7 +233,7 @@ def test_everything_of_the_tutorial(tmp_path: Path) -> None:
     replies, rows = blocks("Two replicas", "text")
     (program,) = blocks("Two replicas", "replicas.py")
     (folder / "replicas.py").write_text(here(program))
-    with in_background(here(start), folder, [*map(int, ports.values())]):
+    with in_background("\n".join([*exports, here(start)]), folder, [*map(int, ports.values())]):
         wait_until(lambda: all(is_ready(int(port)) for port in list(ports.values())[1:]), "both replicas")
         wait_until(lambda: listens(int(ports["8000"])), "the front")
         assert typed(run, folder) == here(replies)
