@@ -452,7 +452,7 @@ class TestTheLoops:
             nonlocal failed
             under_way.append(under_way[-1] + 1 if under_way else 1)
             await asyncio.sleep(0.01)
-            changed = await change(row, **changes)
+            changed: TaskRow | None = await change(row, **changes)
             under_way.append(under_way[-1] - 1)
             failed += 1
             return changed
