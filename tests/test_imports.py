@@ -15,7 +15,7 @@ def run(code: str) -> str:
 @pytest.mark.alone
 class TestImport:
     EXTRAS = "jsonschema_rs asyncpg jwt opentelemetry limits uvloop httptools rich questionary"
-    OTHERS = "mcp mcp_types fastapi httpx uvicorn hypothesis pytest"
+    OTHERS = "mcp mcp_types fastapi httpx h11 uvicorn hypothesis pytest"
 
     def test_no_extra_is_loaded(self) -> None:
         names = f"{self.EXTRAS} {self.OTHERS}".split()

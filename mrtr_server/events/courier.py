@@ -17,7 +17,7 @@ from ..protocol.messages import Change
 from ..storage.rows import SubscriptionRow
 from ..tally import Tally
 from .deliveries import Delivery
-from .log import EventLog
+from .log import AGAIN_AFTER, EventLog
 from .readers import Reminder, SourceReader
 from .subscribers import Sources
 from .subscriptions import Subscriptions
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 LEASE = "events"
 
+LOOK_EVERY = 5.0
+"""Seconds until subscriptions are looked at without a notice."""
+
 LOOK_AT_ALL = 60.0
 """Seconds until all subscriptions are looked at again, for changes that nobody gave notice of."""
 
@@ -36,8 +39,6 @@ SLACK = 10.0
 
 FLUSH_EVERY = 0.5
 """Seconds until the progress is stored. What was delivered since is delivered again, if the process dies."""
-
-AGAIN_AFTER = 1.0  # seconds until the store is tried again
 
 PAGE = 512
 MOST_FLUSHED = 512
@@ -281,10 +282,6 @@ class _Shift:
         self._work.pop(delivery.row.id, None)
         await delivery.close()
         await self._remove(delivery)
-
-
-LOOK_EVERY = 5.0
-"""Seconds until subscriptions are looked at without a notice."""
 
 
 class _Polling:

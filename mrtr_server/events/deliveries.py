@@ -16,7 +16,7 @@ from ..protocol.event_codes import CALLBACK, FORBIDDEN, Kind, code_of
 from ..protocol.messages import JSON
 from ..storage.rows import EventRow, Position, SubscriptionRow
 from ..tally import DELIVERIES, Tally
-from .log import EventLog
+from .log import AGAIN_AFTER, EventLog
 from .subscribers import Subscriber, may_subscribe
 from .subscriptions import MOST_FAILED, Asked, Progress, Retry, Subscriptions
 from .turns import SLOW, Turns
@@ -38,8 +38,6 @@ SUSPEND_AFTER = 3600.0
 
 DROP_AFTER = 3 * 86_400.0
 """The same after which a subscription without an end is over."""
-
-AGAIN_AFTER = 1.0  # seconds until the store is tried again
 
 SHOWN_OF_ID = 12  # characters of a subscription's id in the log
 

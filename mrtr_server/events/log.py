@@ -51,6 +51,9 @@ MOST_SOUGHT = 2_000
 
 MOST_OPENED = 64
 
+AGAIN_AFTER = 1.0
+"""Seconds until the store is tried again that is away."""
+
 LOOK_AGAIN = 2.0
 """Seconds until the end is looked for without a notice: of an event in a transaction of the author's own, say."""
 

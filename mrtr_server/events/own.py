@@ -31,7 +31,7 @@ def check_event_name(name: str) -> None:
         raise SetupError(f"app.event({name!r}): the server has events of this name itself; choose another name")
 
 
-# Built by calls, since members of the protocol are written so, and nothing of pydantic is made for a server without.
+# Their fields have the names of the protocol. They are no models, which pydantic would build for each server.
 class OfTask(TypedDict):
     taskId: NotRequired[str]
 

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..concurrency.running import running_loop
-from ..concurrency.threads import failure_of
 from ..crypto.digests import digest_parts
 from ..errors import FlowError, StoreUnavailable
 from ..flow.events import LONGEST_SINCE, SHORTEST_POLL, Batch, EventType, Occurrence, SourceOf
-from ..logs.failures import calls_author, report_failure
+from ..logs.failures import report_failure
 from ..storage.rows import SubscriptionRow
-from .log import EventLog, audience_of
-from .subscribers import Subscriber
+from .log import AGAIN_AFTER, EventLog, audience_of
+from .subscribers import Subscriber, call_within
 from .subscriptions import Reminding, Subscriptions
 
 READ_WITHIN = 60.0
@@ -71,18 +70,7 @@ class SourceReader:
 
     async def _read(self, source: SourceOf) -> bool:
         type, wants = self.subscriber.type, self.subscriber.wants
-
-        @calls_author
-        async def read() -> Any:
-            return await source.read(self._since, wants)
-
-        try:
-            async with asyncio.timeout(READ_WITHIN):
-                batch = await read()
-        except BaseException as error:  # one that would end more than this call
-            if (counts := failure_of(error, f"the source of {type.name}")) is error:
-                raise
-            raise counts from error
+        batch = await call_within(READ_WITHIN, f"the source of {type.name}", source.read, self._since, wants)
         since: Any = batch.since if isinstance(batch, Batch) else None
         if not isinstance(since, str) or len(since) > LONGEST_SINCE:
             raise FlowError(
@@ -139,7 +127,7 @@ class Reminder:
                 # By the same id where it was emitted by a process that died before it could store the count.
                 await self._log.add(self._type, self._type.stored.load(payload), id=digest_parts(id, self._count))
             except StoreUnavailable:  # which is logged elsewhere
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(AGAIN_AFTER)
                 continue
             self._count += 1
             self.is_changed = True

@@ -9,13 +9,11 @@ from ..flow.authorization import Authorizer
 from ..protocol.event_codes import FORBIDDEN, INTERNAL, code_of
 from ..protocol.messages import JSON, Change, EventFrame
 from ..storage.rows import EventRow, Position
-from .log import EventLog, Follower
+from .log import AGAIN_AFTER, EventLog, Follower
 from .subscribers import Subscriber, may_subscribe
 
 HEARTBEAT = 14.0
-"""Seconds between messages that say that the stream is there: less than those between comments, which it needs not."""
-
-AGAIN_AFTER = 1.0
+"""Seconds between messages that say that the stream is there: fewer than between comments, so it has none of those."""
 
 
 class EventStream:

@@ -1,7 +1,6 @@
 """Whoever subscribes to events: which of them they get, and in which form."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from inspect import isawaitable
@@ -20,8 +19,6 @@ from ..protocol.callers import Caller, Principal, dump_user, load_user
 from ..protocol.messages import JSON, timestamp
 from ..storage.quotas import Callers
 from .log import LARGEST_PAYLOAD, Happened, audience_of
-
-logger = logging.getLogger("mrtr_server")
 
 DECIDE_WITHIN = 10.0
 """Seconds that `admits`, `matches` and `shape` may take. What is no `async def` runs on the event loop."""
@@ -80,15 +77,19 @@ class Subscriber:
         return data
 
     async def _decided(self, name: str, function: Callable[..., Any], event: Happened) -> Any:
-        return await _decided(f"{name} of {self.type.name}", function, event.payload, self.wants, self.caller)
+        where = f"{name} of {self.type.name}"
+        return await call_within(DECIDE_WITHIN, where, function, event.payload, self.wants, self.caller)
 
 
-async def _decided(where: str, function: Callable[..., Any], *given: Any) -> Any:
-    """Call a function of a type, which holds up one subscriber alone, and for so long."""
+async def call_within(seconds: float, where: str, function: Callable[..., Any], *given: Any) -> Any:
+    """Call a function of the author's on the event loop. What it returns is awaited, for so many seconds at most.
+
+    What it raises ends no more than this call.
+    """
     try:
         value = _call(function, given)
         if isawaitable(value):
-            async with asyncio.timeout(DECIDE_WITHIN):
+            async with asyncio.timeout(seconds):
                 value = await value
     except BaseException as error:
         if (counts := failure_of(error, where)) is error:
@@ -186,7 +187,8 @@ async def is_admitted(subscriber: Subscriber) -> bool:
     if type.admits is None:
         return True
     try:
-        answer = await _decided(f"admits of {type.name}", type.admits, subscriber.wants, subscriber.caller)
+        where = f"admits of {type.name}"
+        answer = await call_within(DECIDE_WITHIN, where, type.admits, subscriber.wants, subscriber.caller)
         if not isinstance(answer, bool):
             raise FlowError("admits= must return True or False")
     except Exception as error:

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from .webhooks import host_of
+
 AT_ONCE_BY_HOST = 64
 """Messages that are on their way to one host. Most hosts of clients have many subscriptions."""
 
@@ -27,7 +29,7 @@ class Turns:
     @asynccontextmanager
     async def of(self, url: str, *, is_slow: bool) -> AsyncIterator[None]:
         """Hold a place for a message to a URL, as `Fetcher.check` returned it."""
-        key = url.split("/", 3)[2], is_slow
+        key = host_of(url), is_slow
         host = self._hosts.get(key)
         if host is None:
             host = self._hosts[key] = _Host(SLOW_AT_ONCE_BY_HOST if is_slow else AT_ONCE_BY_HOST)

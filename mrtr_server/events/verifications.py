@@ -3,12 +3,15 @@
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from ..errors import TooMany
-from ..fetcher import Fetcher
 from ..storage.base import Store
 from .subscriptions import subscription_id
-from .webhooks import Reason, verify
+from .webhooks import Reason, host_of, verify
+
+if TYPE_CHECKING:
+    from ..fetcher import Fetcher
 
 VERIFIED_SECONDS = 86_400.0
 """How long it is known that a webhook wants messages for a principal."""
@@ -36,7 +39,7 @@ class Verifications:
         self._asked: Counter[tuple[str, str]] = Counter()  # what is being asked, by owner and host
         self._refusals: dict[tuple[str, str], deque[float]] = {}  # when, by owner and host
 
-    async def check(self, fetcher: Fetcher, owner: str, url: str, secret: bytes, subscription: str) -> Reason | None:
+    async def check(self, fetcher: "Fetcher", owner: str, url: str, secret: bytes, subscription: str) -> Reason | None:
         """Return why a webhook gets no messages of a principal; None if it wants them.
 
         Raises `TooMany`, `StoreUnavailable`.
@@ -44,7 +47,7 @@ class Verifications:
         known = subscription_id(owner, url, "", {"verified": True})
         if await self._store.get(known) is not None:
             return None
-        host = url.split("/", 3)[2]
+        host = host_of(url)
         keys = (owner, host), ("", host)
         with self._place(keys[0], 1), self._place(keys[1], FOR_ALL):
             reason = await verify(fetcher, url, secret, subscription, self._now())

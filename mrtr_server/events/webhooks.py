@@ -32,6 +32,11 @@ class Result(NamedTuple):
     body: bytes = b""
 
 
+def host_of(url: str) -> str:
+    """Return the host and port of a URL, as `Fetcher.check` returned it."""
+    return url.split("/", 3)[2]
+
+
 def control_id(type: str) -> str:
     """Return the id of a message that is no event."""
     return f"msg_{type}_{token_urlsafe(12)}"

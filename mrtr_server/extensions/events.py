@@ -34,12 +34,11 @@ from ..events.subscriptions import (
     subscription_id,
 )
 from ..events.verifications import Verifications
-from ..fetcher.urls import parse
 from ..flow.authorization import Authorizer
 from ..flow.events import EventType, Mode
 from ..limits import LONGEST_NAME, Limits, check_length, share_of
 from ..methods.failures import ErrorReporter
-from ..protocol.callers import person_of
+from ..protocol.callers import Principal, person_of
 from ..protocol.event_codes import CALLBACK, EXHAUSTED, FORBIDDEN, NOT_FOUND, UNSUPPORTED, declares, refused
 from ..protocol.messages import EVENTS, JSON, Call, Change, Complete, Listening, Outcome, Outlet, timestamp
 from ..storage.rows import Position, SubscriptionRow
@@ -144,10 +143,8 @@ class EventExtension(Extension):
         (may,) = await self._authorizer.allowed(call.caller, call.method, [(type.hook, name)], challenges=True)
         if not may:
             raise refused(call.client, FORBIDDEN, f"you may not subscribe to {name}", {"kind": "event"})
-        if mode == "webhook" and call.principal is None:
-            raise refused(
-                call.client, FORBIDDEN, "a webhook needs a caller who is authenticated", {"kind": "principal"}
-            )
+        if mode == "webhook":
+            _principal_of(call)
         try:
             may = await is_admitted(subscriber)
         except EventFailed as failed:
@@ -396,17 +393,16 @@ class EventExtension(Extension):
         # Whoever may not subscribe any more may still end what there is.
         name, arguments = _target(call)
         delivery = call.params.get("delivery")
-        if call.principal is None:
-            raise refused(
-                call.client, FORBIDDEN, "a webhook needs a caller who is authenticated", {"kind": "principal"}
-            )
+        principal = _principal_of(call)
         if not isinstance(delivery, dict):
             raise InvalidParams("params.delivery must be an object with url")
+        from ..fetcher.urls import parse  # with a library of HTTP, which few servers need
+
         try:
             url = str(parse(str(delivery.get("url"))))  # one that is not allowed any more can be ended, too
         except UnfitUrl as error:
             raise InvalidParams(f"params.delivery.url: {error}") from None
-        id = subscription_id(owner_of(call.principal), url, name, arguments)
+        id = subscription_id(owner_of(principal), url, name, arguments)
         store = self._parts.subscriptions.store
         try:
             present = await store.find_subscription(id)
@@ -470,6 +466,13 @@ class EventExtension(Extension):
 class _Wanted(NamedTuple):
     until: float
     owner: str
+
+
+def _principal_of(call: Call) -> Principal:
+    """Return the caller of a method for webhooks, which needs one that is known. Raises `RequestError`."""
+    if call.principal is None:
+        raise refused(call.client, FORBIDDEN, "a webhook needs a caller who is authenticated", {"kind": "principal"})
+    return call.principal
 
 
 def _target(call: Call) -> tuple[str, JSON]:
