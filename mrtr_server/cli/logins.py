@@ -64,7 +64,7 @@ def _describe(about: "About") -> JSON:
 @logins.command()
 @takes_database
 @click.option(
-    "--days", default=366.0, show_default=True, help="How long that is known: not less than refresh_days of the server."
+    "--days", default=366.0, show_default=True, help="How long this is remembered: at least refresh_days of the server."
 )
 @click.option("--issuer", required=True, metavar="URL", help="The provider, such as https://github.com.")
 @click.argument("principal")

@@ -1,6 +1,5 @@
 """What an operator sees of logins: those in a database, by the rows that hold the tokens of people."""
 
-import time
 from typing import TYPE_CHECKING
 
 from ..crypto.keys import KeyRing
@@ -20,7 +19,7 @@ LOOKED_AT = 500  # rows that are read at once
 
 async def logins_in(store: "SQLStore", ring: KeyRing) -> list[About]:
     """Return the logins that have not ended, the last used first. Raises `StoreUnavailable`."""
-    families, read = Families(store, ring, Quotas(ring, Limits()), 0.0, time.time), reader_of(ring)
+    families, read = Families(store, ring, Quotas(ring, Limits()), 0.0), reader_of(ring)
     found: list[About] = []
     after = ""
     # Values of all kinds are in one table, and what they are is sealed: those that open are the ones.

@@ -29,7 +29,7 @@ from .clients import Client, Clients
 from .families import OTHER_EPOCH, Families
 from .providers import Oidc
 from .records import Asked, Question, Remembered, Seals, Transaction
-from .redirects import fits, goes_by_itself
+from .redirects import fits, is_on_this_computer
 from .tokens import Issuing
 from .web import members, read_form, read_parameters, redirect, with_parameters
 
@@ -39,9 +39,7 @@ REMEMBERED_SECONDS = 30 * 24 * 3600
 
 MOST_REMEMBERED = 8
 
-_CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}")
-
-_THUMBPRINT = re.compile(r"[A-Za-z0-9_-]{43}")
+_DIGEST = re.compile(r"[A-Za-z0-9_-]{43}")  # a SHA-256 in Base64
 
 _LONGEST_STATE = 1024
 
@@ -104,7 +102,7 @@ class Authorizing:
             asked = self._checked(client, target, given, site)
         except OAuthError as error:
             return self._refused(site, target, given.get("state"), error)
-        if self._is_remembered(request, site, client, asked):
+        if self._is_remembered(request, site, asked):
             return await self._leave(request, site, asked)
         return self._ask(site, client, asked)
 
@@ -123,7 +121,7 @@ class Authorizing:
             raise OAuthError("invalid_request", "response_mode: query")
         if "request" in given or "request_uri" in given:
             raise OAuthError("request_not_supported", "Send the parameters themselves")
-        if given.get("code_challenge_method") != "S256" or not _CHALLENGE.fullmatch(given.get("code_challenge", "")):
+        if given.get("code_challenge_method") != "S256" or not _DIGEST.fullmatch(given.get("code_challenge", "")):
             raise OAuthError("invalid_request", "PKCE with the code_challenge_method S256 is needed")
         if "none" in given.get("prompt", "").split():
             raise OAuthError("interaction_required", "A person is always asked")
@@ -131,7 +129,7 @@ class Authorizing:
         state, jkt = given.get("state"), given.get("dpop_jkt", "")
         if state is not None and len(state) > _LONGEST_STATE:
             raise OAuthError("invalid_request", f"The state has more than {_LONGEST_STATE} characters")
-        if jkt and not _THUMBPRINT.fullmatch(jkt):
+        if jkt and not _DIGEST.fullmatch(jkt):
             raise OAuthError("invalid_request", "dpop_jkt is no thumbprint")
         scopes = self._scopes(given.get("scope", ""))
         return Asked(client.key, client.method, client.name, target, state, given["code_challenge"], scopes, jkt)
@@ -148,7 +146,7 @@ class Authorizing:
     def _refused(self, site: Site, target: str, state: str | None, error: OAuthError) -> Response:
         """Return the error to the client; by a link where anybody could have registered the address."""
         back = with_parameters(target, {**members(error), "state": state, "iss": site.issuer})
-        return redirect(back) if goes_by_itself(target) else pages.failed(400, error.description, back)
+        return redirect(back) if is_on_this_computer(target) else pages.failed(400, error.description, back)
 
     # The question
 
@@ -169,7 +167,7 @@ class Authorizing:
         return response
 
     async def answer(self, request: Request, site: Site) -> Response:
-        """Take the person's answer, which came from the page that this browser was shown."""
+        """Return what follows the person's answer, which must come from the page that this browser was shown."""
         origin = request.headers.get("origin")
         if origin is not None and not self._base.is_origin(origin, request.headers.get("host", "")):
             self._refusals.note("An answer to a login was refused: it is from the origin %r", origin)
@@ -187,8 +185,8 @@ class Authorizing:
         if question.expires < self._clock():
             return pages.failed(400, "That took too long. Begin again in your application.")
         if form.get("answer") != "yes":
-            back = {"error": "access_denied", "error_description": "The person did not allow it"}
-            return redirect(with_parameters(asked.redirect, {**back, "state": asked.state, "iss": site.issuer}))
+            refused = {"error": "access_denied", "error_description": "The person did not allow it"}
+            return redirect(self._back(site, asked, refused))
         response = await self._leave(request, site, asked)
         if self._remember and asked.redirect.startswith("https://"):
             kept = [_named(asked), *self._remembered(request, site)]
@@ -197,7 +195,7 @@ class Authorizing:
             cookies.Cookies(site.issuer).set(response, cookies.REMEMBERED, value, REMEMBERED_SECONDS)
         return response
 
-    def _is_remembered(self, request: Request, site: Site, client: Client, asked: Asked) -> bool:
+    def _is_remembered(self, request: Request, site: Site, asked: Asked) -> bool:
         """Return whether this browser was asked the same before, and opens the page by itself, not by a link."""
         if not self._remember or not asked.redirect.startswith("https://"):
             return False
@@ -213,7 +211,8 @@ class Authorizing:
     async def _leave(self, request: Request, site: Site, asked: Asked) -> Response:
         """Send the browser to the provider, with what it must bring back in a cookie."""
         state, verifier, nonce = secrets.token_urlsafe(12), secrets.token_urlsafe(48), secrets.token_urlsafe(12)
-        upstream = [scope for scope in asked.scopes if scope not in self._own_scopes()]
+        own = self._own_scopes()
+        upstream = [scope for scope in asked.scopes if scope not in own]
         try:
             page = await self._provider.page(site.issuer + CALLBACK, state, verifier, nonce, upstream)
         except IssuerUnavailable as error:
@@ -227,14 +226,14 @@ class Authorizing:
                 400, "The application asks for too much at once: its state, address and scopes are too long"
             )
         response, jar = redirect(page), cookies.Cookies(site.issuer)
-        for name in jar.transactions(request.cookies)[cookies.MOST_TRANSACTIONS - 1 :]:
+        for name in jar.transactions(request.cookies)[: 1 - cookies.MOST_TRANSACTIONS]:  # the oldest
             jar.drop(response, name)
         jar.set(response, cookies.TRANSACTION + state, sealed, SECONDS)
         jar.drop(response, cookies.QUESTION)
         return response
 
     async def callback(self, request: Request, site: Site) -> Response:
-        """Take the browser back from the provider: the one that was sent there, once, and on to the client."""
+        """Check that a browser that comes back was sent to the provider from here; send it to the client, once."""
         try:
             given = read_parameters(request.scope["query_string"])
         except OAuthError as error:

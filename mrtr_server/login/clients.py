@@ -5,12 +5,13 @@ import re
 import time
 import unicodedata
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 from urllib.parse import unquote_plus, urlsplit
 
 from pydantic_core import from_json
 
+from ..auth.dpop import Once
 from ..auth.jwt_keys import ALGORITHMS, read_header, read_keys, verify
 from ..crypto.digests import digest_bytes
 from ..crypto.keys import KeyRing
@@ -52,12 +53,6 @@ class Client(NamedTuple):
     def host(self) -> str:
         """The host that vouches for it; empty for one that registered itself."""
         return (urlsplit(self.id).hostname or "") if self.document is not None else ""
-
-
-class Once(Protocol):
-    """Notes what may count once; returns whether it is new."""
-
-    def __call__(self, what: str, seconds: float) -> Awaitable[bool]: ...
 
 
 def is_document(id: str) -> bool:

@@ -35,6 +35,6 @@ class Cookies:
         return given.get(self._prefix + name, "")
 
     def transactions(self, given: Mapping[str, str]) -> list[str]:
-        """Return the names of the logins that are under way in a browser."""
+        """Return the names of the logins that are under way in a browser: the oldest first, as browsers send them."""
         begins = self._prefix + TRANSACTION
         return [name.removeprefix(self._prefix) for name in given if name.startswith(begins)]

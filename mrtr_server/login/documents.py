@@ -70,7 +70,10 @@ class Documents:
 
     async def find(self, id: str) -> Mapping[str, Any]:
         """Return the document of a client. Raises `OAuthError`."""
-        parts = urlsplit(id) if len(id) <= LONGEST and "#" not in id else None
+        try:
+            parts = urlsplit(id) if len(id) <= LONGEST and "#" not in id else None
+        except ValueError:  # brackets without an address
+            parts = None
         segments = parts.path.split("/") if parts is not None else ["."]
         if parts is None or parts.path in ("", "/") or "." in segments or ".." in segments or "@" in parts.netloc:
             raise OAuthError("invalid_client", "The client_id is no address of a client's document", 401)

@@ -58,9 +58,9 @@ class Families:
             row_codec(ring, LOGIN, in_memory=store.in_memory), "A row of a login", "kept for another login"
         )
 
-    async def once(self, what: str, who: Principal | None, seconds: float) -> bool:
-        """Return whether something is new, for as long as it is kept."""
-        return await self.store.put(digest_parts("login once", what), _MARK, keep=seconds, quota=self._quotas.of(who))
+    async def once(self, what: str, seconds: float) -> bool:
+        """Note that something happened, for some seconds; return whether it is new."""
+        return await self.store.put(digest_parts("login once", what), _MARK, keep=seconds, quota=self._quotas.of(None))
 
     # What is redeemed
 

@@ -1,6 +1,5 @@
 """`Login`: people log in at a provider that they have, and clients get tokens of this server."""
 
-import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Literal
@@ -29,8 +28,6 @@ from .token_endpoint import TokenEndpoint
 from .tokens import Allow, Issuing
 from .upstream_rows import UpstreamRows
 from .upstream_tokens import UpstreamTokens
-
-logger = logging.getLogger("mrtr_server")
 
 ACCESS_SECONDS = 600.0
 
@@ -136,13 +133,10 @@ class Login(AuthenticationBackend):
         if store.shared:  # otherwise the tokens of people would be gone when this process ends
             rows = UpstreamRows(store, ring, quotas, families, self._provider, self._refresh_seconds, clock)
 
-        async def once(what: str, seconds: float) -> bool:
-            return await families.once(what, None, seconds)
-
         def own_scopes() -> set[str]:
             return {*self._scopes, *default_scopes, *registered_scopes()}
 
-        clients = Clients(seals, ring, self._documents, self._schemes, once, clock)
+        clients = Clients(seals, ring, self._documents, self._schemes, families.once, clock)
         issuing = Issuing(
             self._provider,
             seals,
@@ -167,7 +161,7 @@ class Login(AuthenticationBackend):
             clock,
             remember=self._remember,
         )
-        proofs = Proofs(self._dpop, ring, base_url, once if self._dpop_replay == "store" else None, clock)
+        proofs = Proofs(self._dpop, ring, base_url, families.once if self._dpop_replay == "store" else None, clock)
         tokens = TokenEndpoint(clients, seals, families, issuing, proofs, refusals, clock)
         return LoginServer(
             base,

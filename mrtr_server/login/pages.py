@@ -4,7 +4,7 @@ from html import escape
 
 from starlette.responses import HTMLResponse, Response
 
-from .redirects import goes_by_itself, host_of
+from .redirects import host_of, is_on_this_computer
 
 _STYLE = """
 :root{color-scheme:light dark;--line:#c8c8d0;--text:#1b1b1f;--back:#fff;--quiet:#55555e;--main:#1a56c4;--on:#fff}
@@ -70,7 +70,7 @@ def consent(
     rows.append(("It may", f"<ul>{listed}</ul>" if listed else f"use {escape(server)} in your name"))
     rows.append(("You log in at", escape(provider)))
     warning = ""
-    if goes_by_itself(redirect):
+    if is_on_this_computer(redirect):
         warning = (
             '<p class="warning">Whatever runs on this computer could have asked for this. Go on only if you have just '
             "started it yourself.</p>"

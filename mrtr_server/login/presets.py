@@ -5,7 +5,7 @@ from types import MappingProxyType
 from urllib.parse import quote
 
 from ..auth.fetching import check_issuer, fetch_json
-from ..errors import IssuerUnavailable, ProviderRefused, SetupError, check_scopes
+from ..errors import IssuerUnavailable, ProviderRefused, SetupError
 from .providers import JSON, Oidc, challenge_of
 from .records import Upstream
 from .web import with_parameters
@@ -57,7 +57,7 @@ class GitHub(Oidc):
         check_issuer(api)
         self._api = api
         self.is_public = url == _PUBLIC
-        self.scopes = check_scopes("scopes", scopes)
+        self.scopes = self.scopes[1:]  # without openid
 
     async def page(self, redirect: str, state: str, verifier: str, nonce: str, scopes: Sequence[str]) -> str:
         wanted = " ".join(dict.fromkeys((*self.scopes, *scopes)))

@@ -81,7 +81,8 @@ def is_loopback(parts: SplitResult) -> bool:
 
 def fits(uri: str, registered: Iterable[str]) -> bool:
     """Return whether an address is one that a client has registered: the same text, but on loopback for the port."""
-    return any(uri == each or _differ_in_port(uri, each) for each in registered)
+    # One that was not registered as it is has to be checked as those that were.
+    return any(uri == each or (not fault_of(uri, ()) and _differ_in_port(uri, each)) for each in registered)
 
 
 def _differ_in_port(uri: str, registered: str) -> bool:
@@ -99,6 +100,6 @@ def host_of(uri: str) -> str:
     return parts.netloc if parts.scheme == "https" else f"{parts.scheme}:"
 
 
-def goes_by_itself(uri: str) -> bool:
-    """Return whether a browser may be sent there with an error before a person was asked: nobody else can be there."""
+def is_on_this_computer(uri: str) -> bool:
+    """Return whether an address is on the computer of the browser, so that no other site can be there."""
     return is_loopback(urlsplit(uri))

@@ -1,6 +1,5 @@
 """One server's logins: its endpoints, and who calls by its tokens."""
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -23,8 +22,6 @@ from .records import Grant, Seals, Upstream
 from .token_endpoint import RETRY_AFTER, TOKEN, TokenEndpoint, away
 from .upstream_tokens import UpstreamTokens
 from .web import json_response, preflight, read_body, respond
-
-logger = logging.getLogger("mrtr_server")
 
 METADATA = "/.well-known/oauth-authorization-server"
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from pydantic_core import from_json, to_json
 from ..crypto.digests import digest_parts
 from ..crypto.keys import LOGIN_TOKENS, KeyRing
 from ..crypto.place_codec import PlaceCodec, RowCodec, SealedRows, row_codec
-from ..errors import IssuerUnavailable
+from ..errors import IssuerUnavailable, StoreUnavailable
 from ..protocol.callers import Principal
 from ..storage.base import Store
 from ..storage.quotas import Quotas
@@ -95,7 +96,8 @@ class UpstreamRows:
                 try:
                     renewed, claims = await self._provider.renew(found, who.subject)
                 except BaseException:
-                    await self._store.release(name, redeemed.token)
+                    with suppress(StoreUnavailable):  # and not what has happened
+                        await self._store.release(name, redeemed.token)
                     raise
                 if renewed != found:
                     await self.put(renewed, row.about)
