@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from ..auth.fetching import check_issuer, fetch_json
 from ..errors import IssuerUnavailable, ProviderRefused, SetupError
-from .providers import JSON, Oidc, challenge_of
+from .providers import JSON, Keep, Oidc, challenge_of
 from .records import Upstream
 from .web import with_parameters
 
@@ -74,10 +74,12 @@ class GitHub(Oidc):
         upstream = self._upstream(await self._tokens(form))
         return upstream, await self._person(upstream)
 
-    async def renew(self, upstream: Upstream, subject: str) -> tuple[Upstream, JSON | None]:
+    async def renew(self, upstream: Upstream, subject: str, keep: Keep | None = None) -> tuple[Upstream, JSON | None]:
         if upstream.refresh:  # of a GitHub App
             form = {"grant_type": "refresh_token", "refresh_token": upstream.refresh}
             upstream = self._upstream(await self._tokens(form), upstream)
+            if keep is not None:
+                await keep(upstream)
         return upstream, await self._person(upstream)
 
     async def admits(self, claims: JSON, upstream: Upstream, allowed: Sequence[str]) -> bool:

@@ -2,7 +2,7 @@
 
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +17,8 @@ from .records import Upstream
 from .web import with_parameters
 
 JSON = dict[str, Any]
+
+Keep = Callable[[Upstream], Awaitable[None]]
 
 KEPT = ("name", "preferred_username", "email", "email_verified", "hd", "tid", "groups", "roles")
 """The claims that are kept of a person, besides `sub`."""
@@ -159,12 +161,14 @@ class Oidc:
             raise ProviderRefused("the id_token is of another login: its nonce is wrong")
         return upstream, await self._complete(upstream, claims)
 
-    async def renew(self, upstream: Upstream, subject: str) -> tuple[Upstream, JSON | None]:
+    async def renew(self, upstream: Upstream, subject: str, keep: Keep | None = None) -> tuple[Upstream, JSON | None]:
         """Return newer tokens of a person, and what is known of them now (OpenID Connect Core, section 12).
 
         Args:
             upstream: the tokens as they are.
             subject: whose they are.
+            keep: stores the newer tokens. It is called before anything else is asked, which may fail while the issuer
+                does not take the former ones any more.
 
         Returns:
             The tokens, and the claims; None in their place where the issuer says nothing of the person.
@@ -176,6 +180,8 @@ class Oidc:
             return upstream, None
         given = await self._tokens({"grant_type": "refresh_token", "refresh_token": upstream.refresh})
         renewed = self._upstream(given, upstream)
+        if keep is not None:
+            await keep(renewed)
         if (token := given.get("id_token")) is None:
             told = await self._told(renewed)
             return renewed, told if told.get("sub") == subject else None

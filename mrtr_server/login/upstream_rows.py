@@ -94,13 +94,12 @@ class UpstreamRows:
             redeemed = await self._store.redeem(name, "", lease=_LEASE, keep=_KEPT, quota=self._quotas.of(who))
             if redeemed.verdict == "granted":
                 try:
-                    renewed, claims = await self._provider.renew(found, who.subject)
+                    renewed, claims = await self._provider.renew(found, who.subject, partial(self.put, about=row.about))
                 except BaseException:
                     with suppress(StoreUnavailable):  # and not what has happened
                         await self._store.release(name, redeemed.token)
                     raise
                 if renewed != found:
-                    await self.put(renewed, row.about)
                     await self._store.record(name, redeemed.token, b"")
                 else:
                     await self._store.release(name, redeemed.token)

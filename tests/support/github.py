@@ -18,8 +18,19 @@ CLIENT, SECRET = "notes", "of-notes"
 
 CODES: dict[str, dict[str, Any]] = {}
 TOKENS: dict[str, dict[str, Any]] = {}
-STATE: dict[str, Any] = {"user": "octocat", "orgs": {}, "expires": 0, "away": False, "refreshed": 0, "padding": 0}
-"""What a test sets: who is logged in there, the members of organisations, and how long tokens of an app live."""
+STATE: dict[str, Any] = {
+    "user": "octocat",
+    "orgs": {},
+    "expires": 0,
+    "away": False,
+    "silent": False,
+    "refreshed": 0,
+    "padding": 0,
+}
+"""What a test sets: who is logged in there, the members of organisations, how long tokens of an app live, and so on.
+
+`away` is for its tokens, `silent` for what it says of people.
+"""
 
 USERS = {"octocat": 583231, "hubot": 480938}
 
@@ -82,6 +93,8 @@ def _who(request: Request) -> dict[str, Any] | None:
 async def user(request: Request) -> Response:
     """ "Get the authenticated user": https://docs.github.com/en/rest/users/users."""
     found = _who(request)
+    if STATE["silent"]:
+        return Response(status_code=503)
     if found is None:
         return JSONResponse({"message": "Bad credentials"}, 401)
     return JSONResponse({"login": found["user"], "id": USERS[found["user"]], "name": None, "scope": found["scope"]})
