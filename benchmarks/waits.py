@@ -86,7 +86,7 @@ class Site:
         return task
 
     async def copy(self, connection: Any, task: str, first: int, last: int) -> None:
-        """Let so many more flows wait, by copies of the rows of one."""
+        """Store copies of the rows of one flow that waits."""
         row, sealed = await self.store.find_task(task), SealedTasks(KeyRing([KEY]), Limits())
         assert row is not None
         plain = {each: sealed._unseal(row, each, getattr(row, each)) for each in SEALED}  # noqa: SLF001

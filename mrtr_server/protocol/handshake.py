@@ -41,7 +41,7 @@ _SEEN_IN_HTTP = (
 
 _NO_RESOURCE = -32002
 
-_LATER = "events/"  # begins methods of an extension that this era does not have
+_EVENT_METHODS = "events/"  # begins those of an extension that this era does not have
 
 
 class HandshakeDialect(dialect.Dialect):
@@ -186,7 +186,8 @@ class HandshakeDialect(dialect.Dialect):
     def _check_extension(self, method: str, client: ClientInfo) -> None:
         """Check that a method is of an extension that this era has, and its client takes it. Raises `RequestError`."""
         needs = self.surface.extensions.get(method, messages.NEEDS_TASKS)
-        if needs == messages.NEEDS_TASKS or method.startswith(_LATER):  # of tasks, this era has a form of its own
+        # Of tasks, this era has a form of its own; of events, none.
+        if needs == messages.NEEDS_TASKS or method.startswith(_EVENT_METHODS):
             raise errors.UnknownMethod(method)
         if client.capabilities is not None:
             dialect.check_declared(client.capabilities, needs)

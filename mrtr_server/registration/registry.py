@@ -120,14 +120,14 @@ class Registry(Offering):
     def add_wait(self, wait: Wait[Any, Any]) -> None:
         """Register a wait. Raises `SetupError` if its name is taken."""
         for registry, _, _ in self.everywhere():
-            _check_named(registry, registry.waits, "wait", wait.name)
+            _check_named(registry, registry.waits, "a wait", wait.name)
         self.waits[wait.name] = wait
 
     @alone
     def add_event(self, event: EventType[Any, Any]) -> None:
         """Register a type of event. Raises `SetupError` if its name is taken."""
         for registry, _, _ in self.everywhere():
-            _check_named(registry, registry.events, "event", event.name)
+            _check_named(registry, registry.events, "an event", event.name)
         self.events[event.name] = event
 
     @contextmanager
@@ -293,9 +293,9 @@ class Registry(Offering):
         for name, callback in other.callbacks.items():
             _check_free(self.callbacks.get(name), "callback", name, callback, True)
         for name in other.waits:
-            _check_named(self, self.waits, "wait", name)
+            _check_named(self, self.waits, "a wait", name)
         for name in other.events:
-            _check_named(self, self.events, "event", name)
+            _check_named(self, self.events, "an event", name)
 
     def call_hooks(self) -> None:
         """Call the hooks of applications in all servers that serve any of this."""
@@ -306,7 +306,7 @@ class Registry(Offering):
 
 def _check_named(registry: Registry, taken: Collection[str], kind: str, name: str) -> None:
     if name in taken:
-        raise SetupError(f"There is a {kind} {name!r} of {registry.home.name!r} already; rename one of them")
+        raise SetupError(f"There is {kind} {name!r} of {registry.home.name!r} already; rename one of them")
 
 
 def _check_free(taken: object, kind: str, key: object, record: object, is_other: bool) -> None:

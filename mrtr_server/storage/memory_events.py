@@ -88,7 +88,7 @@ class InProcessEvents(Store):
             present = self._subscriptions.get(row.id)
             if present is None or present.expires <= now:
                 held = [each for each in self._subscriptions.values() if each.kind == row.kind and each.expires > now]
-                check_room(row, held, most, most_in_all)
+                _check_room(row, held, most, most_in_all)
                 self._subscriptions[row.id] = row
                 return None
             self._subscriptions[row.id] = present._replace(body=row.body, updated=row.updated, expires=row.expires)
@@ -141,7 +141,7 @@ class InProcessEvents(Store):
             return True
 
 
-def check_room(
+def _check_room(
     row: SubscriptionRow, held: Sequence[SubscriptionRow], most: int | None, most_in_all: int | None
 ) -> None:
     """Check that one more subscription may be kept. Raises `Full`."""

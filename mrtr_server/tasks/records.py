@@ -306,7 +306,7 @@ class TaskRecords:
         return changed
 
     async def tell(self, row: TaskRow, changes: Collection[str]) -> None:
-        """Let the listener hear of a change of these fields."""
+        """Notify the listener, if any, of a task that asks something or has ended; `changes` are its new fields."""
         if self.listener is not None and ("questions" in changes or row.status in ENDED):
             await self.listener.changed(row)
 

@@ -162,6 +162,23 @@ class EventStoreContract(Contract):
         assert [row.body for row in (await self._read_log(store, read.reached)).rows] == [b"again"]
 
     @promise
+    async def test_no_event_is_passed_beside_those_that_have_expired(self, store: Store, another: Store) -> None:
+        _need_events(store)
+        other = f"{self._event}-other"
+        after = await self._end_of_log(store)
+        await self._emit(store, expires=time.time() + self.second)
+        rows = [await self._emit(store, name=other) for _ in range(5)]
+        await self._pass(2)
+        found: list[str] = []
+        for _ in range(20):
+            page = await self._read_log(another, after, [self._event, other], most=2)
+            found += [row.id for row in page.rows]
+            after = page.reached
+            if page.is_last:
+                break
+        assert found == [row.id for row in rows]
+
+    @promise
     async def test_events_are_trimmed_to_the_newest_and_who_has_not_read_the_others_is_told(
         self, store: Store, another: Store
     ) -> None:

@@ -9,12 +9,12 @@ from typing_extensions import override
 
 from ...errors import Full, OverShare, StoreUnavailable
 from ..base import Store
+from ..quotas import UNLIMITED
 from ..rows import ENDED_SECONDS, EVENT_BYTES, EventPage, EventRow, Position, SubscriptionRow
 from .database import Database
 from .tasks import FULL_AND_THEN_NOT, LOOKS
 
 TRIM_BATCH = 1_000  # events that one statement removes
-ANY_NUMBER = 2**62  # stands for no limit
 
 _BEYOND = Position(2**62, 2**62)  # where nothing is; the end of the log is found with it
 
@@ -46,10 +46,10 @@ class SQLEvents(Store):
         )
         last, removed, delayed, *_ = found[0]
         lost, rows, reached, is_last = set(json.loads(removed or "[]")), list[EventRow](), after or Position(), True
-        for _, _, _, fits, has_expired, transaction, number, *columns in found:
+        for place, (_, _, _, fits, has_expired, transaction, number, *columns) in enumerate(found):
             if number is None:  # nothing was found
                 break
-            if not fits or len(rows) == most:
+            if not fits or place == most:  # and not by what is returned: one that has expired was looked at as well
                 is_last = False
                 break
             reached = Position(transaction, number)
@@ -72,7 +72,7 @@ class SQLEvents(Store):
         self, row: SubscriptionRow, *, most: int | None = None, most_in_all: int | None = None
     ) -> SubscriptionRow | None:
         await self._sweep()
-        share, total = (ANY_NUMBER if limit is None else limit for limit in (most, most_in_all))
+        share, total = (UNLIMITED if limit is None else limit for limit in (most, most_in_all))
         given = {**row._asdict(), "most": share, "most_in_all": total}
         for _ in range(LOOKS):
             found = await (self._put_and_find if self.database.notifies else self._put_as_found)(given)

@@ -48,7 +48,8 @@ async def _runs_on(connection: Any) -> tuple[_Run, bool]:
         if "sqlalchemy" in libraries:
             dialect = await _dialect_of(connection)
             if dialect in {"sqlite", "postgresql"}:
-                return partial(_run_on_sqlalchemy, connection), dialect == "sqlite"
+                is_sqlite = dialect == "sqlite"
+                return partial(_run_on_sqlalchemy, connection, is_sqlite), is_sqlite
         elif not libraries.isdisjoint({"sqlite3", "aiosqlite"}):
             return partial(_run_on_cursor, connection, ":{}"), True
         elif "psycopg" in libraries:
@@ -85,10 +86,11 @@ async def _run_on_cursor(connection: Any, form: str, statement: str, given: Mapp
     return rows
 
 
-async def _run_on_sqlalchemy(connection: Any, statement: str, given: Mapping[str, Any]) -> Sequence[Any]:
+async def _run_on_sqlalchemy(
+    connection: Any, is_sqlite: bool, statement: str, given: Mapping[str, Any]
+) -> Sequence[Any]:
     from sqlalchemy import text
 
-    is_sqlite = await _dialect_of(connection) == "sqlite"
     sql = statement if is_sqlite else write_parameters(statement, CLOCK, ":{}".format)
     result = await _done(connection.execute(text(sql), given))
     rows: Sequence[Any] = result.all() if result.returns_rows else ()

@@ -345,9 +345,9 @@ class PostgreSQLDatabase(database.Database):
                         return None
                     continue
                 if may_read_only(url) or await self._finds(connection, "is_writable"):
-                    if prepares and not is_to_listen:
-                        await connection.execute(self.statements["keep_plans"])
                     if not is_to_listen:
+                        if prepares:
+                            await connection.execute(self.statements["keep_plans"])
                         await self._begin(connection)
                     return connection
                 hint = "" if "host" in options else f"; {database.READ_ONLY_HINT}"

@@ -705,7 +705,8 @@ RETURNING name;
 SELECT name FROM mrtr_leases WHERE name = :lease AND holder = :holder;
 
 -- name: put_subscription
--- The last column says whether it came into being; it did not where others have made it since this statement began.
+-- A row says that it was put, with what there was before: nulls for a new one. There is none where it was refused, or where
+-- others have made it since this statement began.
 WITH before AS MATERIALIZED (
     SELECT id, kind, name, caller, body, progress, created, updated, expires FROM mrtr_subscriptions
     WHERE id = :id AND expires > :now
@@ -793,7 +794,7 @@ DELETE FROM mrtr_events WHERE (xid, number) IN (SELECT xid, number FROM removed)
 WITH removed AS (
     SELECT id FROM mrtr_subscriptions WHERE expires <= :now - :ended ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
 )
-DELETE FROM mrtr_subscriptions WHERE id IN (SELECT id FROM removed) RETURNING expires;
+DELETE FROM mrtr_subscriptions WHERE id = ANY(ARRAY(SELECT id FROM removed)) RETURNING expires;
 
 -- Sealing anew: what is sealed, after a key; and each row, unless it was changed since it was read
 
