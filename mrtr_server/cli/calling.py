@@ -151,7 +151,7 @@ async def list_all(calls: "Calls") -> None:
         for row in rows:
             name = getattr(row, "uri", None) or getattr(row, "uri_template", None) or row.name
             about = plain(row.description.partition("\n")[0] or row.title or "")
-            click.echo(f"{kind[:-1]:9} {plain(name)}{_taken(row)}  {about}".rstrip())
+            click.echo(f"{kind[:-1]:9} {plain(name)}{taken(row)}  {about}".rstrip())
 
 
 @click.command()
@@ -174,8 +174,8 @@ async def _listed(load: Callable[[], Awaitable[list[T]]]) -> list[T]:
         return []  # a server that has none may not know the method
 
 
-def _taken(row: Any) -> str:
-    """Return what a tool or a prompt takes: what may be left out is in brackets."""
+def taken(row: Any) -> str:
+    """Return what a tool, a prompt or a type of event takes: what may be left out is in brackets."""
     schema = getattr(row, "input_schema", None)
     if schema is not None:
         properties, required = schema.get("properties"), schema.get("required")

@@ -10,12 +10,11 @@ from ..crypto.keys import KeyRing
 from ..flow.states import utc_time
 from ..logs.formats import plain, plain_json
 from ..protocol.messages import JSON
-from .call_arguments import read_arguments, type_of
-from .calling import calls_server, print_json
+from .call_arguments import read_arguments
+from .calling import calls_server, print_json, taken
 from .stored import echo_rows, run_on, takes_database
 
 if TYPE_CHECKING:  # a server over stdio starts without them
-    from ..client import OfferedEvent
     from ..events.administration import Described, SubscriptionAdministration
     from ..storage.sql.store import SQLStore
     from .terminal_client import Calls
@@ -45,7 +44,7 @@ async def list_types(calls: "Calls") -> None:
         return
     for each in offered:
         about = plain(each.description.partition("\n")[0])
-        click.echo(f"{plain(each.name)}{_taken(each)}  ({plain(', '.join(each.delivery))})  {about}".rstrip())
+        click.echo(f"{plain(each.name)}{taken(each)}  ({plain(', '.join(each.delivery))})  {about}".rstrip())
 
 
 @events.command()
@@ -75,12 +74,6 @@ async def tail(
             print_json(event.model_dump(mode="json", by_alias=True))
         else:
             click.echo(plain(f"{event.at}  {event.id}  ") + plain_json(to_json(event.data).decode()))
-
-
-def _taken(offered: "OfferedEvent") -> str:
-    properties = offered.input_schema.get("properties")
-    fields = properties if isinstance(properties, dict) else {}
-    return "".join(f" {plain(f'[{name}:{type_of(field, offered.input_schema)}]')}" for name, field in fields.items())
 
 
 # In the database

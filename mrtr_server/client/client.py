@@ -23,7 +23,7 @@ from ..wire import HEADER_MISMATCH, MODERN, UNKNOWN_METHOD, About, Progress, Rou
 from .asgi import in_process
 from .bounds import DEFAULT, Allowance, Bounds
 from .connection import HTTPConnection
-from .events import Delivery, EventFeed, OnGap, follow
+from .events import Delivery, EventFeed, Following, OnGap
 from .exchange import Connection, OnMessage, refusal_of
 from .oauth import OAuth
 from .results import (
@@ -382,7 +382,7 @@ class Client:
             SetupError: there is no such delivery. Where the first event is waited for: there are webhooks alone.
         """
         wanted = {"name": name, "arguments": dict(arguments)}
-        return follow(
+        following = Following(
             self._session,
             self.event_types,
             self._bounds,
@@ -392,6 +392,7 @@ class Client:
             delivery=delivery,
             on_gap=on_gap,
         )
+        return EventFeed(following)
 
     # How it is done
 

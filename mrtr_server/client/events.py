@@ -37,7 +37,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 """Seconds until a lost stream, or a poll, is tried again: at first, and at most."""
 
 SETTLED = 5.0
-"""Seconds after which what is lost counts as a new loss."""
+"""Seconds for which something has to come, so that what is lost then counts as a new loss."""
 
 DOUBLINGS = 10
 
@@ -46,8 +46,7 @@ LOGGED, LOGGED_CHARACTERS = 4, 200
 
 _AWAY = frozenset({429, 502, 503, 504})  # statuses of a server that will be there again
 
-
-Listing = Callable[[], Awaitable[list[OfferedEvent]]]
+ListTypes = Callable[[], Awaitable[list[OfferedEvent]]]
 
 
 class _Came(NamedTuple):
@@ -75,22 +74,25 @@ class _Seen:
         return is_new
 
 
-class _Following:
-    """Follows one type of event. `running` has the tasks that a client ends when it closes."""
+class Following:
+    """Follows one type of event. `running` has the tasks that a client ends when it closes. Raises `SetupError`."""
 
     def __init__(
         self,
         session: Session,
-        listing: Listing,
+        list_types: ListTypes,
         bounds: Bounds,
         running: set["asyncio.Task[None]"],
         wanted: JSON,
+        *,
         cursor: str | None,
         delivery: Delivery | None,
         on_gap: OnGap | None,
     ) -> None:
+        if delivery not in ("poll", "push", None):
+            raise SetupError(f"delivery={delivery!r}: choose 'poll' or 'push', or leave it out")
         self._session = session
-        self._listing = listing
+        self._list_types = list_types
         self._bounds = bounds
         self._running = running
         self._wanted = wanted
@@ -102,6 +104,7 @@ class _Following:
         """Up to where everything has come."""
         self._has_begun = False
         self._has_lost = False  # something since it last came, if there was no cursor to continue from
+        self._last = 0.0  # when something came
         self._failures = 0
         self._came: asyncio.Queue[_Came | asyncio.Task[None]] = asyncio.Queue()
         self._room = asyncio.Semaphore(1)  # what is not taken yet stays with the server
@@ -150,7 +153,7 @@ class _Following:
                     raise
                 why = str(error)
             self._has_lost = self._reached is None
-            self._failures = 1 if monotonic() - began > SETTLED else self._failures + 1
+            self._failures = 1 if self._last - began > SETTLED else self._failures + 1
             if self._failures == LOGGED:
                 logger.warning(
                     "Events of %r do not come, and are tried again: %s",
@@ -162,7 +165,7 @@ class _Following:
 
     async def _is_pushed(self) -> bool:
         name = self._wanted["name"]
-        offered = next((each for each in await self._listing() if each.name == name), None)
+        offered = next((each for each in await self._list_types() if each.name == name), None)
         if self._delivery is not None or offered is None:  # what is not there, the server says itself
             return self._delivery == "push"
         if "push" not in offered.delivery and "poll" not in offered.delivery:
@@ -174,7 +177,7 @@ class _Following:
 
     async def _note(self, cursor: str | None, event: Event | None = None, *, is_gap: bool = False) -> None:
         await self._room.acquire()
-        self._has_begun, self._reached = True, cursor
+        self._has_begun, self._reached, self._last = True, cursor, monotonic()
         self._came.put_nowait(_Came(cursor, event, is_gap))
 
     async def _poll(self) -> None:
@@ -239,7 +242,7 @@ class EventFeed:
         following: what follows.
     """
 
-    def __init__(self, following: _Following) -> None:
+    def __init__(self, following: Following) -> None:
         # The one that follows does not know this one: so it ends as soon as nobody has this any more.
         self._following = following
         self._events = following.events()
@@ -263,20 +266,3 @@ class EventFeed:
     async def aclose(self) -> None:
         """End it: the stream is closed, or no poll is sent any more."""
         await self._events.aclose()
-
-
-def follow(
-    session: Session,
-    listing: Listing,
-    bounds: Bounds,
-    running: set["asyncio.Task[None]"],
-    wanted: JSON,
-    *,
-    cursor: str | None,
-    delivery: Delivery | None,
-    on_gap: OnGap | None,
-) -> EventFeed:
-    """Return the events of a type. Nothing is sent yet. Raises `SetupError`."""
-    if delivery not in ("poll", "push", None):
-        raise SetupError(f"delivery={delivery!r}: choose 'poll' or 'push', or leave it out")
-    return EventFeed(_Following(session, listing, bounds, running, wanted, cursor, delivery, on_gap))

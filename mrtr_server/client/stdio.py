@@ -44,7 +44,7 @@ class Command:
             raise SetupError(f"Command({self.arguments!r}): give a list of the program and its arguments")
 
 
-_Came = asyncio.Queue[tuple[JSON, int] | ClientError]  # messages of the server, with their sizes
+_Arrivals = asyncio.Queue[tuple[JSON, int] | ClientError]  # messages of the server, with their sizes
 
 
 class StdioConnection:
@@ -54,7 +54,7 @@ class StdioConnection:
         self._command = command
         self._bounds = bounds
         self._on_message = on_message
-        self._waiting: dict[int, tuple[Exchange, _Came]] = {}  # by number, in their order
+        self._waiting: dict[int, tuple[Exchange, _Arrivals]] = {}  # by number, in their order
         self._process: Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._end: ClientError | None = None
@@ -104,7 +104,7 @@ class StdioConnection:
         if exchange.number is None:
             await self._write(exchange.body)
             return {}
-        came: _Came = asyncio.Queue()  # its size is bounded by the allowance
+        came: _Arrivals = asyncio.Queue()  # its size is bounded by the allowance
         self._waiting[exchange.number] = (exchange, came)
         try:
             async with exchange.within(self._bounds.request_seconds):

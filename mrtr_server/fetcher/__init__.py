@@ -147,13 +147,14 @@ class Fetcher:
                 raise Unreachable("connection_refused")
 
     async def _connect(self, origin: Origin) -> Connection:
-        if self._proxy is None or self._allowed.is_own(origin):
+        proxy = None if self._allowed.is_own(origin) else self._proxy
+        if proxy is None:
             connection = await self._first_of(await self._addresses(origin), origin.port)
         else:
-            connection = await _open(self._proxy.host, self._proxy.port)
+            connection = await _open(proxy.host, proxy.port)
         try:
-            if self._proxy is not None and not self._allowed.is_own(origin):
-                await connection.tunnel(origin.host_and_port, self._proxy.headers)
+            if proxy is not None:
+                await connection.tunnel(origin.host_and_port, proxy.headers)
             if origin.scheme == "https":
                 await connection.start_tls(self._context, origin.host)
         except BaseException:
@@ -206,11 +207,8 @@ class _Pool:
     def take(self, origin: Origin) -> Connection | None:
         """Return a kept connection, if there is one. The caller holds a place."""
         self._end_old()
-        while kept := self._kept.get(origin):
-            connection, _ = kept.pop()
-            self._size -= 1
-            if not kept:
-                del self._kept[origin]
+        while origin in self._kept:
+            connection = self._remove(origin, -1)
             if connection.is_usable:
                 return connection
             connection.abort()
@@ -241,12 +239,15 @@ class _Pool:
             self._end_first()
 
     def _end_first(self) -> None:
-        origin, kept = next(iter(self._kept.items()))
-        connection, _ = kept.pop(0)
+        self._remove(next(iter(self._kept)), 0).abort()
+
+    def _remove(self, origin: Origin, at: int) -> Connection:
+        kept = self._kept[origin]
+        connection, _ = kept.pop(at)
         self._size -= 1
         if not kept:
             del self._kept[origin]
-        connection.abort()
+        return connection
 
 
 class _Proxy(NamedTuple):

@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
         self._transport = made
 
     async def tunnel(self, authority: str, headers: Headers) -> None:
-        """Have a proxy connect this connection to a host and port. Raises `Unreachable`."""
+        """Connect to a host and port through the proxy at the other end. Raises `Unreachable`."""
         self._begin(h11.Request(method="CONNECT", target=authority, headers=[("Host", authority), *headers]), b"", 0)
         try:
             status = await self._status()

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from ..errors import BadWebhook
 from ..events.received import read_webhook
+from ..events.signatures import SECRET_PREFIX
 
 WITHIN = 10.0
 """Seconds to wait for a message."""
@@ -140,7 +141,7 @@ def new_secret() -> str:
     Returns:
         The secret, which begins with `whsec_`.
     """
-    return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
+    return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 @asynccontextmanager

@@ -276,13 +276,3 @@ async def test_a_source_that_always_has_more_is_called_with_pauses(hook: Webhook
         await until(lambda: calls, "the source")
         await asyncio.sleep(0.5)
     assert calls <= 21
-
-
-@pytest.mark.parametrize("id", ["Ü", "a\nb", " a", "x" * 257, ""])
-async def test_an_id_that_no_header_holds_is_refused(hook: WebhookReceiver, id: str) -> None:
-    from mrtr_server.errors import FlowError
-
-    app = served(hook)
-    incidents = events(app)
-    with pytest.raises(FlowError, match="id= must be"):
-        await app.emit(incidents, Incident(id="1"), id=id)

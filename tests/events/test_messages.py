@@ -261,9 +261,8 @@ async def test_one_that_is_subscribed_again_after_its_end_begins_at_its_cursor(h
 
 async def test_how_old_events_may_be_counts_for_a_webhook_too(hook: WebhookReceiver) -> None:
     clock = Clock()
-    app, _ = served(hook)
+    app, incidents = served(hook)
     moved = replica(app, clock=clock)
-    incidents = moved._parts.registry.events["incident.created"]
     async with AsyncClient(moved, token="ann") as client:
         cursor = (await result_of(client, "events/poll", {"name": "incident.created"}))["cursor"]
         await moved.emit(incidents, Incident(id="old"))

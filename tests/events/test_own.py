@@ -87,19 +87,9 @@ async def test_a_task_says_when_it_asks_and_when_it_has_ended_to_its_own_caller(
 
 
 async def wait(client: AsyncClient, name: str, cursors: dict[str, str]) -> list[dict[str, Any]]:
-    events: list[dict[str, Any]] = []
-
-    async def has_some() -> bool:
-        events[:] = await found(client, name, cursors[name])
-        return bool(events)
-
-    while not await has_some():
-        await until_next_turn()
+    while not (events := await found(client, name, cursors[name])):  # noqa: ASYNC110  nothing tells of it
+        await asyncio.sleep(0.02)
     return events
-
-
-async def until_next_turn() -> None:
-    await asyncio.sleep(0.02)
 
 
 async def test_whoever_may_answer_a_wait_hears_of_it_and_its_asker_of_the_answer() -> None:
@@ -128,7 +118,8 @@ async def test_whoever_may_answer_a_wait_hears_of_it_and_its_asker_of_the_answer
 
 async def test_a_wait_is_brought_to_mind_until_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mrtr_server.flow.waits.SHORTEST_REMINDER", 0.05)
-    app = shop()
+    store = SharedStore()
+    app = shop(store=store)
     async with (
         app.running(),
         AsyncClient(app, token="bea", capabilities=TASKS) as bea,
@@ -141,15 +132,8 @@ async def test_a_wait_is_brought_to_mind_until_it_is_answered(monkeypatch: pytes
         assert len({each["eventId"] for each in seen}) == 3
         assert {each["data"]["ticket"] for each in seen} == {seen[0]["data"]["ticket"]}
         await max_.call("approve", ticket=seen[0]["data"]["ticket"])
-        store = app._parts.shared.store
-        found_: list[Any] = [1]
-
-        async def look() -> None:
-            found_[:] = [each for each in await store.list_subscriptions(most=10) if each.kind == "reminder"]
-
-        while found_:
-            await look()
-            await until_next_turn()
+        while any(each.kind == "reminder" for each in await store.list_subscriptions(most=10)):  # noqa: ASYNC110  nothing tells of it
+            await asyncio.sleep(0.02)
         await stream.close()
 
 

@@ -229,7 +229,7 @@ async def test_an_event_that_could_not_be_delivered_is_refused_by_name() -> None
     wrong: Any = {"id": 1}
     with pytest.raises(FlowError, match="another type"):
         await app.emit(incidents, wrong)
-    for id in ("", "x" * 257, "ü", " 1", "line\nwebhook-signature: v1,"):
+    for id in ("", "x" * 257, "ü", " 1", "a\nb", "line\nwebhook-signature: v1,"):
         with pytest.raises(FlowError, match="id= must be"):
             await app.emit(incidents, Incident(id="1", severity="P1"), id=id)
 

@@ -43,7 +43,7 @@ def client() -> Iterator[StdioClient]:
 
 
 def emit(client: StdioClient, name: str, id: str, more: int = 0) -> list[dict[str, Any]]:
-    """Have an event emitted; return the notifications that come until there are so many, besides the response."""
+    """Emit an event; return the notifications that come until there are so many, besides the response."""
     begun = client.begin_call("emit", {"name": name, "id": id}, modern=True)
     came = [client.next() for _ in range(more + 1)]
     assert begun in [each.get("id") for each in came]

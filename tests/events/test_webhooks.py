@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -370,8 +371,6 @@ async def test_a_time_is_granted_and_never_more(hook: WebhookReceiver) -> None:
 
 
 def instant(seconds: float) -> str:
-    from datetime import UTC, datetime
-
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -486,11 +485,7 @@ async def test_two_secrets_sign_while_one_takes_the_place_of_the_other(hook: Web
 async def test_a_receiver_refuses_what_no_server_signed(hook: WebhookReceiver) -> None:
     body = b'{"eventId":"1","name":"a","timestamp":"","data":{}}'
     good = {"webhook-id": "1", "webhook-timestamp": "1000", "webhook-signature": ""}
-    from mrtr_server.events.signatures import read_secret, sign
-
-    known = read_secret(hook.secret)
-    assert known is not None
-    good["webhook-signature"] = sign([known], "1", 1000, body)
+    good["webhook-signature"] = Webhook(hook.secret).sign("1", datetime.fromtimestamp(1000, UTC), body.decode())
     message = read_webhook(good, body, new_secret(), hook.secret, now=1000.0)
     assert (message.type, message.name, message.data) == ("event", "a", {})
     for headers, content, secret, now in (

@@ -238,7 +238,7 @@ async def test_what_logins_keep_is_sealed_anew_and_marks_have_nothing_to_seal(ur
     assert await families.record("used", redeemed, {"access_token": "next"})
     await families.advance("family", 3, who)
     await families.end("ended", who)
-    assert await families.once("proof", None, 600)
+    assert await families.once("proof", 600)
     await rows.put(Upstream("secret"), about)
 
     done = await reseal(url, KeyRing([NEW, OLD]))
@@ -249,7 +249,7 @@ async def test_what_logins_keep_is_sealed_anew_and_marks_have_nothing_to_seal(ur
     assert families.recorded("used", again).body == {"access_token": "next"}
     assert (await families.generation("family"), await rows.fresh("family", who)) == (3, Upstream("secret", scopes=[]))
     assert await families.is_ended("ended", time.time(), who)
-    assert not await families.once("proof", None, 600)
+    assert not await families.once("proof", 600)
     await store.close()
 
 

@@ -33,7 +33,7 @@ class TypeScriptClient:
         return str(found["text"])
 
     def spoil(self) -> None:
-        """Let the access token of the client count no more."""
+        """Make the client's access token invalid."""
         self._say("spoil")
 
     def refresh_token(self) -> str:
