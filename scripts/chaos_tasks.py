@@ -15,8 +15,8 @@ from chaos_outage import Outages
 from chaos_task_ledger import STEP_SECONDS, TaskLedger
 from chaos_wire import ANSWERS, Story, Wire, think
 
-TIMEOUT = 900.0
-"""How long all tasks may take in all, in seconds. Tasks of one client, started one after the other, need far less."""
+TIMEOUT, TASK_TIMEOUT = 240.0, 2.0
+"""How long all tasks may take in all, and what is added for each, in seconds. They need far less."""
 
 LONGEST_POLL = 1.0
 """Seconds: a task that waits for somebody else asks its client to look less and less often."""
@@ -40,7 +40,6 @@ class Tasks:
     """
 
     target = "chaos_task_server:app"
-    timeout = TIMEOUT
     steps = 4
     """Of a task."""
 
@@ -66,6 +65,7 @@ class Tasks:
             self.environment[STEP_SECONDS] = "2"
         self._ledger = TaskLedger(str(directory / "ledger.db"))
         self._ledger.create()
+        self.timeout = TIMEOUT + TASK_TIMEOUT * tasks
         self._clients = clients
         self._left = tasks
         self._started = self._ended = 0

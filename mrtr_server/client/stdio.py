@@ -105,6 +105,7 @@ class StdioConnection:
             await self._write(exchange.body)
             return {}
         came: _Arrivals = asyncio.Queue()  # its size is bounded by the allowance
+        asked: list[tuple[JSON, int]] = []
         self._waiting[exchange.number] = (exchange, came)
         try:
             async with exchange.within(self._bounds.request_seconds):
@@ -113,11 +114,17 @@ class StdioConnection:
                     next_ = await came.get()
                     if isinstance(next_, ClientError):
                         raise next_
+                    asked = [next_] if _is_question(next_[0]) else []
                     message, size = next_
                     if (result := await exchange.take(message, self._bounds.request_seconds, size)) is not None:
                         return result
+                    asked = []
         finally:
             self._waiting.pop(exchange.number, None)
+            left = [came.get_nowait() for _ in range(came.qsize())]
+            asked += [each for each in left if not isinstance(each, ClientError) and _is_question(each[0])]
+            for message, size in asked:  # it may be to another request, which would wait for its answer in vain
+                self._pass_on(message, size)
 
     async def _write(self, body: bytes) -> None:
         if self._end is not None:
@@ -163,17 +170,26 @@ class StdioConnection:
         message = read_message(line, _WHERE)
         if self._on_message is not None:
             self._on_message("received", message)
-        if "method" in message and "id" in message and (reply := self._at_once(message)) is not None:
+        if _is_question(message) and (reply := self._at_once(message)) is not None:
             await self._write(reply)
-        elif (found := self._waiting.get(self._number_of(message))) is not None:
-            exchange, came = found
-            try:
-                exchange.allowance.take(len(line))
-                came.put_nowait((message, len(line)))
-            except BadReply as error:
-                self._waiting.pop(self._number_of(message), None)  # nothing more is kept of it
-                is_slow = exchange.silence and len(line) <= exchange.allowance.size
-                came.put_nowait(NoReply("More came than was taken, so the stream is lost") if is_slow else error)
+        else:
+            self._pass_on(message, len(line))
+
+    def _pass_on(self, message: JSON, size: int) -> None:
+        """Give a message to the request that it is to, if that is open."""
+        number = self._number_of(message)
+        if number not in self._waiting:
+            return
+        exchange, came = self._waiting[number]
+        if "method" not in message:
+            del self._waiting[number]  # so that it gets no question of another request any more
+        try:
+            exchange.allowance.take(size)
+            came.put_nowait((message, size))
+        except BadReply as error:
+            self._waiting.pop(number, None)  # nothing more is kept of it
+            is_slow = exchange.silence and size <= exchange.allowance.size
+            came.put_nowait(NoReply("More came than was taken, so the stream is lost") if is_slow else error)
 
     def _at_once(self, message: JSON) -> bytes | None:
         """Return the reply to a question that no call has to be asked for; None if one has."""
@@ -193,6 +209,10 @@ class StdioConnection:
         else:
             number = next((each for each, (exchange, _) in self._waiting.items() if exchange.takes_questions), None)
         return number if type(number) is int else -1
+
+
+def _is_question(message: JSON) -> bool:
+    return "method" in message and "id" in message
 
 
 def _signal(process: Process, number: int) -> None:

@@ -357,6 +357,62 @@ time.sleep({TIMEOUT})
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
+_TWO_CALLS = f"""
+import json, sys
+def read():
+    return json.loads(sys.stdin.readline())
+def write(*messages):
+    sys.stdout.write("".join(json.dumps(dict(jsonrpc="2.0", **each)) + chr(10) for each in messages))
+    sys.stdout.flush()
+result = lambda number, text: dict(id=number, result=dict(content=[dict(type="text", text=text)]))
+begun = dict(protocolVersion="{HANDSHAKES[0]}", capabilities=dict(tools=dict()), serverInfo=dict(name="a", version="1"))
+write(dict(id=read()["id"], result=begun))
+calls = []
+while len(calls) < 2:
+    message = read()
+    if message.get("method") == "tools/list":
+        write(dict(id=message["id"], result=dict(tools=[])))
+    elif message.get("method") == "tools/call":
+        calls.append(message["id"])
+schema = dict(type="object", properties=dict())
+params = dict(message="Go on?", requestedSchema=schema)
+question = dict(id="q", method="elicitation/create", params=params)
+write(*([result(calls[0], "done")] if sys.argv[1] == "replies" else []), question)
+while (message := read()).get("id") != "q":
+    pass
+write(result(calls[1], message["result"]["action"]))
+sys.stdin.read()
+"""
+
+
+@pytest.mark.processes
+async def test_a_question_behind_the_reply_of_one_call_is_to_another_that_is_open() -> None:
+    command = Command([sys.executable, "-c", _TWO_CALLS, "replies"])
+    async with Client(command, era=HANDSHAKES[0], on_elicit=lambda _: "decline") as client:
+        replies = await asyncio.gather(client.call("first"), client.call("second"))
+    assert [each.text for each in replies] == ["done", "decline"]
+
+
+@pytest.mark.processes
+async def test_a_question_is_to_another_call_where_the_one_that_heard_it_is_left() -> None:
+    asked: list[object] = []
+
+    async def answer(question: object) -> str:
+        asked.append(question)
+        if len(asked) == 1:
+            first.cancel()
+            await asyncio.sleep(TIMEOUT)
+        return "decline"
+
+    command = Command([sys.executable, "-c", _TWO_CALLS, "asks alone"])
+    async with Client(command, era=HANDSHAKES[0], on_elicit=answer) as client:
+        first, second = (asyncio.create_task(client.call(name)) for name in ("first", "second"))
+        assert (await second).text == "decline"
+        await asyncio.wait([first])
+    assert first.cancelled()
+    assert len(asked) == 2
+
+
 async def test_a_command_that_is_not_there_is_named() -> None:
     with pytest.raises(SetupError, match="'no-such-server' can't be started"):
         async with Client(Command(["no-such-server"])):
