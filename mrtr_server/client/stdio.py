@@ -176,7 +176,7 @@ class StdioConnection:
             self._pass_on(message, len(line))
 
     def _pass_on(self, message: JSON, size: int) -> None:
-        """Give a message to the request that it is to, if that is open."""
+        """Bring a message to the request that it is to, if that is open."""
         number = self._number_of(message)
         if number not in self._waiting:
             return

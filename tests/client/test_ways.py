@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from mcp.server import MCPServer
@@ -397,7 +397,7 @@ async def test_a_question_behind_the_reply_of_one_call_is_to_another_that_is_ope
 async def test_a_question_is_to_another_call_where_the_one_that_heard_it_is_left() -> None:
     asked: list[object] = []
 
-    async def answer(question: object) -> str:
+    async def answer(question: object) -> Literal["decline"]:
         asked.append(question)
         if len(asked) == 1:
             first.cancel()

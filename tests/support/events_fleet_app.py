@@ -1,8 +1,9 @@
 """A server that emits events, for tests that run it in several processes on one database."""
 
 import os
+from fnmatch import fnmatchcase
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from mrtr_server import BearerTokens, Limits, MRTRServer, Webhooks
 from mrtr_server.errors import StoreUnavailable
@@ -20,6 +21,17 @@ class Incident(BaseModel):
     severity: str = "P1"
 
 
+class Mailbox(BaseModel):
+    sender: str = Field(alias="from")
+    redact_pii: bool = False
+
+
+class Mail(BaseModel):
+    message: str = Field(alias="messageId")
+    sender: str = Field(alias="from")
+    subject: str
+
+
 app = MRTRServer(
     "ops",
     auth=BearerTokens({"ann-token": "ann"}),
@@ -33,6 +45,19 @@ incidents = app.event(
     payload=Incident,
     matches=lambda incident, wants, caller: wants.severity in (None, incident.severity),
 )
+
+mails = app.event(
+    "email.received",
+    arguments=Mailbox,
+    payload=Mail,
+    matches=lambda mail, wants, caller: fnmatchcase(mail.sender, wants.sender),
+)
+
+
+@app.tool
+async def receive(mail: Mail) -> None:
+    """Tell whoever follows the mailbox."""
+    await app.emit(mails, mail, id=f"evt_{mail.message}")
 
 
 @app.tool

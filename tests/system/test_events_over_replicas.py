@@ -5,7 +5,7 @@ import json
 import re
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from itertools import cycle
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 
 from mrtr_server.testing import AsyncClient, Unexpected, WebhookReceiver, webhook_receiver
@@ -20,6 +21,7 @@ from mrtr_server.testing import AsyncClient, Unexpected, WebhookReceiver, webhoo
 from ..support.databases import PostgreSQL
 from ..support.events_fleet_app import LEASE
 from ..support.serving import KEYS, TIMEOUT, Process, free_ports, in_process, until
+from ..support.wire import ACCEPT, mirrored, modern
 
 pytestmark = pytest.mark.anyio
 
@@ -33,6 +35,15 @@ PRINTED: list[dict[str, Any]] = [
             "cursor": None,
             "maxAgeMs": 300000,
             "maxEvents": 50,
+        },
+    },
+    {
+        "method": "events/stream",
+        "params": {
+            "name": "email.received",
+            "arguments": {"from": "*@anthropic.com", "redact_pii": True},
+            "cursor": None,
+            "maxAgeMs": 300000,
         },
     },
     {
@@ -146,6 +157,46 @@ async def test_printed_messages_are_served_by_all_and_each_event_comes_once(flee
     await emit(third, 1000)
     await asyncio.sleep(1)
     assert 1000 not in fleet.delivered
+
+
+async def test_printed_streams_of_all_processes_get_what_each_emits(fleet: Fleet) -> None:
+    async def told(stream: AsyncIterator[str]) -> dict[str, Any]:
+        while not (line := await anext(stream)).startswith("data: "):
+            pass
+        message: dict[str, Any] = json.loads(line[6:])
+        assert message["params"]["_meta"] == {"io.modelcontextprotocol/subscriptionId": 1}
+        return message
+
+    async with AsyncExitStack() as stack:
+        streams = []
+        for server in fleet.servers:
+            streams.append(await stack.enter_async_context(streamed(server, fleet.printed("events/stream"))))
+            active = await told(streams[-1])
+            assert active["method"] == "notifications/events/active"
+            assert active["params"]["truncated"] is False
+        for at, client in enumerate(fleet.clients()):
+            others = {"messageId": f"other_{at}", "from": "dsp@example.com", "subject": "Lunch"}
+            mail = {"messageId": f"msg_{at}", "from": "dsp@anthropic.com", "subject": "MCP spec review"}
+            for each in (others, mail):
+                await client.call("receive", {"mail": each})
+            for stream in streams:
+                event = await told(stream)
+                assert event["method"] == "notifications/events/event"
+                assert (event["params"]["eventId"], event["params"]["data"]) == (f"evt_msg_{at}", mail)
+
+
+@asynccontextmanager
+async def streamed(server: Process, params: dict[str, Any]) -> AsyncIterator[AsyncIterator[str]]:
+    """Open a stream of events, as the printed message asks for it; give its lines."""
+    message = modern("events/stream", params)
+    headers = {**mirrored(message), "Authorization": "Bearer ann-token", "Accept": ACCEPT}
+    url = f"http://127.0.0.1:{server.port}/mcp"
+    async with (
+        httpx.AsyncClient(timeout=TIMEOUT) as client,
+        client.stream("POST", url, json=message, headers=headers) as response,
+    ):
+        assert response.status_code == 200
+        yield response.aiter_lines()
 
 
 async def left_after(client: AsyncClient, fleet: Fleet, cursor: str) -> set[int]:
