@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from chaos_events import Events
 from chaos_fleet import ROOT, START_TIMEOUT, Server, Strikes, free_ports, front, strike
 from chaos_open_calls import OpenCalls
 from chaos_outage import Outages
@@ -69,7 +70,8 @@ async def run(play: Play, given: argparse.Namespace, log: Path, strikes: Strikes
                 striking = asyncio.create_task(strike(servers, SIGNALS[given.signal], strikes, calm))
                 away = asyncio.create_task(play.outages.happen()) if play.outages is not None else None
                 clients = [asyncio.create_task(client) for client in play.clients(entrance)]
-                done, late = await asyncio.wait(clients, timeout=play.timeout)
+                failed = asyncio.FIRST_EXCEPTION  # others would wait in vain for who has failed
+                done, late = await asyncio.wait(clients, timeout=play.timeout, return_when=failed)
                 if away is not None:
                     away.cancel()
                     await asyncio.wait([away])
@@ -141,7 +143,7 @@ def main(given: argparse.Namespace) -> int:
 def choose(given: argparse.Namespace, directory: Path, stack: ExitStack, strikes: Strikes) -> tuple[Play, str]:
     """Return what is to be run, and its name."""
     stops_only = given.signal == "term"
-    if not (given.tasks or given.waits or given.era):
+    if not (given.tasks or given.waits or given.events or given.era):
         name = f"{given.seconds:g} s, {'single use' if given.single_use else 'no store'}"
         clients, seconds = given.clients, given.seconds
         return Rounds(directory, clients, seconds, single_use=given.single_use, stops_only=stops_only), name
@@ -160,6 +162,8 @@ def choose(given: argparse.Namespace, directory: Path, stack: ExitStack, strikes
     if given.waits:
         waits = Waits(directory, given.clients, given.waits, url, outages, strikes)
         return waits, f"{given.waits} waits for managers {where}"
+    if given.events:
+        return Events(directory, given.clients, given.events, url, outages), f"{given.events} events {where}"
     name = f"{given.tasks} tasks {where}"
     return Tasks(directory, given.clients, given.tasks, url, outages, strikes), name
 
@@ -178,6 +182,7 @@ if __name__ == "__main__":
     parser.add_argument("--single-use", action="store_true", help="redeem each state once, in a shared database")
     parser.add_argument("--tasks", type=int, default=0, help="start so many tasks instead, until all have ended")
     parser.add_argument("--waits", type=int, default=0, help="let so many tasks wait for a manager instead")
+    parser.add_argument("--events", type=int, default=0, help="emit so many events instead, until all have come")
     parser.add_argument("--era", choices=HANDSHAKES, help="let clients of this version answer while their call is open")
     parser.add_argument(
         "--database", choices=["sqlite", "postgresql"], default="sqlite", help="where tasks and open calls are"
@@ -185,10 +190,11 @@ if __name__ == "__main__":
     parser.add_argument("--outages", action="store_true", help="take PostgreSQL away for longer than the lease, too")
     parser.add_argument("--log", type=Path, help="the file that the servers' output is kept in")
     options = parser.parse_args()
-    if options.era and (options.tasks or options.waits or options.single_use):
-        parser.error("--era goes with neither --tasks, --waits nor --single-use")
+    durable = options.tasks or options.waits or options.events
+    if options.era and (durable or options.single_use):
+        parser.error("--era goes with neither --tasks, --waits, --events nor --single-use")
     if options.processes < 3:
         parser.error("--processes must be 3 or more: two are always left alone")
-    if options.outages and not ((options.tasks or options.waits) and options.database == "postgresql"):
-        parser.error("--outages needs --tasks or --waits, and --database postgresql")
+    if options.outages and not (durable and options.database == "postgresql"):
+        parser.error("--outages needs --tasks, --waits or --events, and --database postgresql")
     sys.exit(main(options))

@@ -9,7 +9,7 @@ from typing import Any
 
 from chaos_ledger import Ledger
 from chaos_outage import Outages
-from chaos_wire import ANSWERS, Story, Wire, named, think
+from chaos_wire import Story, Wire, text_of, think
 
 EFFECTS_OF_A_FLOW = 2
 
@@ -42,7 +42,6 @@ class Rounds:
         self._stops_only = stops_only
         self._started = 0
         self._finished = 0
-        self._handed_over = 0
         self._wires: list[Wire] = []
 
     def clients(self, port: int) -> list[Coroutine[Any, Any, None]]:
@@ -59,7 +58,7 @@ class Rounds:
             story = wire.story = Story()
             try:
                 with story.until_told(self.problems, f"the flow {intent}"):
-                    text = await self._order(wire, intent)
+                    text = text_of(await wire.call("order", {"intent": intent}))
             except (LookupError, ValueError) as error:
                 self.problems.append(story.tell(f"{type(error).__name__}: {error}"))
             else:
@@ -67,22 +66,6 @@ class Rounds:
                     self._finished += 1
                 else:
                     self.problems.append(story.tell(text))
-
-    async def _order(self, wire: Wire, intent: str) -> str:
-        params: dict[str, Any] = {"name": "order", "arguments": {"intent": intent}}
-        while True:
-            result = await wire.request("tools/call", "order", params)
-            if result["resultType"] == "complete":
-                return str(result["content"][0]["text"])
-            params.pop("inputResponses", None)
-            params["requestState"] = result["requestState"]
-            asked = result.get("inputRequests")
-            wire.story.note(f"state {named(result['requestState'])}, which asks for {list(asked or ())}")
-            if asked:
-                await think()
-                params["inputResponses"] = {key: ANSWERS[key] for key in asked}
-            else:
-                self._handed_over += 1
 
     def report(self) -> dict[str, Any]:
         """Return what has happened, and note what should not have."""
@@ -96,7 +79,7 @@ class Rounds:
             "flows_started": self._started,
             "flows_finished": self._finished,
             "retries": sum(wire.retries for wire in self._wires),
-            "handed_over": self._handed_over,
+            "handed_over": sum(wire.handed_over for wire in self._wires),
             **asdict(counted),
         }
 

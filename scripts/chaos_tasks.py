@@ -13,7 +13,7 @@ from typing import Any
 from chaos_fleet import Strikes
 from chaos_outage import Outages
 from chaos_task_ledger import STEP_SECONDS, TaskLedger
-from chaos_wire import ANSWERS, Story, Wire, think
+from chaos_wire import ANSWERS, Story, Wire, text_of, think
 
 TIMEOUT, TASK_TIMEOUT = 240.0, 2.0
 """How long all tasks may take in all, and what is added for each, in seconds. They need far less."""
@@ -86,13 +86,13 @@ class Tasks:
     async def _run(self, wire: Wire) -> None:
         while self._left > 0:
             self._left -= 1
+            self._started += 1  # before it thinks, or managers go home while one more is to come
             await think()
             intent = secrets.token_hex(8)
-            self._started += 1
             story = wire.story = Story()
             try:
                 with story.until_told(self.problems, f"the task of {intent}"):
-                    task = await self._start(wire, intent)
+                    task = str((await wire.call("order", {"intent": intent}))["taskId"])
                     self._ids.add(task)
                     self._tasks[intent] = task
                     self._receipts[intent] = await self._follow(wire, task)
@@ -101,25 +101,13 @@ class Tasks:
             finally:
                 self._ended += 1
 
-    async def _start(self, wire: Wire, intent: str) -> str:
-        params: dict[str, Any] = {"name": "order", "arguments": {"intent": intent}}
-        while True:
-            result = await wire.request("tools/call", "order", params)
-            if result["resultType"] == "task":
-                return str(result["taskId"])
-            params["requestState"] = result["requestState"]
-            params.pop("inputResponses", None)
-            if asked := result.get("inputRequests"):
-                await think()
-                params["inputResponses"] = {key: ANSWERS[key] for key in asked}
-
     async def _follow(self, wire: Wire, task: str) -> str:
         answered: set[str] = set()
         while True:
             found = await wire.request("tasks/get", task, {"taskId": task})
             status = found["status"]
             if status == "completed":
-                return str(found["result"]["content"][0]["text"])
+                return text_of(found["result"])
             if status == "input_required":
                 asked = set(found["inputRequests"])
                 if asked & answered:

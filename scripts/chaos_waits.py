@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from chaos_tasks import Tasks
-from chaos_wire import ANSWERS, Story, Wire, think
+from chaos_wire import Story, Wire, text_of
 
 BUYER, MANAGERS = "bea", ("eve", "max")
 LOOK_EVERY = 0.5
@@ -41,7 +41,9 @@ class Waits(Tasks):
     async def _manage(self, wire: Wire) -> None:
         known = set[str]()
         while self._left > 0 or self._ended < self._started:
-            found = await wire.request("tools/call", "approvals", {"name": "approvals", "arguments": {}})
+            found = await wire.call("approvals", {})
+            if found["isError"]:
+                raise ValueError(f"a manager was told: {text_of(found)}")
             new = [each for each in found["structuredContent"] if each["intent"] not in known]
             known |= {each["intent"] for each in new}
             await asyncio.gather(*(self._decide(wire, **each) for each in new))
@@ -50,17 +52,9 @@ class Waits(Tasks):
     async def _decide(self, shared: Wire, intent: str, ticket: str) -> None:
         wire = Wire(shared.port, token=shared.token)
         story = wire.story = Story()
-        params: dict[str, Any] = {"name": "approve", "arguments": {"ticket": ticket}}
         try:
             with story.until_told(self.problems, f"the approval of {intent}"):
-                while True:
-                    result = await wire.request("tools/call", "approve", params)
-                    if result["resultType"] == "complete":
-                        break
-                    await think()
-                    params |= {"requestState": result["requestState"]}
-                    params["inputResponses"] = {key: ANSWERS[key] for key in result.get("inputRequests", {})}
-            text = result["content"][0]["text"]
+                text = text_of(await wire.call("approve", {"ticket": ticket}))
             if text == "approved":
                 self._told[intent].append(wire.token)
             elif not any(each in text for each in REFUSED):

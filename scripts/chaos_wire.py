@@ -65,6 +65,8 @@ class Wire:
 
     def __init__(self, port: int, extensions: dict[str, Any] | None = None, token: str = "") -> None:
         self.retries = 0
+        self.handed_over = 0
+        """Calls that a server which drains has given back, for another one to go on with."""
         self.story = Story()
         """Of the flow that it serves."""
         self.port = port
@@ -74,6 +76,23 @@ class Wire:
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
             "io.modelcontextprotocol/clientCapabilities": capabilities,
         }
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Call a tool, and answer what it asks, until there is a result or a task. Raises `LookupError`, too."""
+        params: dict[str, Any] = {"name": name, "arguments": arguments}
+        while True:
+            result = await self.request("tools/call", name, params)
+            if result["resultType"] in ("complete", "task"):
+                return result
+            params.pop("inputResponses", None)
+            params["requestState"] = result["requestState"]
+            asked = result.get("inputRequests")
+            self.story.note(f"state {named(result['requestState'])}, which asks for {list(asked or ())}")
+            if asked:
+                await think()
+                params["inputResponses"] = {key: ANSWERS[key] for key in asked}
+            else:
+                self.handed_over += 1
 
     async def request(self, method: str, name: str, params: dict[str, Any]) -> dict[str, Any]:
         """Send a request until there is a response; return the result. Raises `LookupError` if it is an error."""
@@ -93,6 +112,11 @@ class Wire:
             self.retries += 1
             await asyncio.sleep(wait * random.uniform(0.5, 1))  # noqa: S311
             wait = min(wait * 2, longest)
+
+
+def text_of(result: dict[str, Any]) -> str:
+    """Return the text of a result."""
+    return str(result["content"][0]["text"])
 
 
 def named(sealed: str) -> str:

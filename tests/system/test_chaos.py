@@ -95,6 +95,15 @@ def test_each_wait_is_answered_once_while_servers_are_killed_and_the_database_is
     assert report["waits_answered_twice"] == report["tasks_lost"] == report["recorded_steps_run_twice"] == 0
 
 
+@BUSY
+def test_each_event_comes_to_a_webhook_and_to_a_client_that_polls() -> None:
+    report = run("--events", "200", "--clients", "20", "--database", "postgresql", "--signal", "both")
+    assert report["killed"] + report["terminated"] > 0
+    assert report["events_emitted"] == 200
+    assert report["refused_by_the_webhook"] > 0
+    assert report["events_lost"] == report["polled_twice"] == report["cursors_that_pass_events"] == 0
+
+
 def load(name: str) -> Any:
     """Load a module of the scripts, and what it needs of the others."""
     with pytest.MonkeyPatch.context() as patch:
