@@ -630,11 +630,12 @@ class AnswerNotShared(RequestError):
 
 
 class Busy(RequestError):
-    """The server can't take a request now. `retry_after` is in seconds; None for what is usual with its class."""
+    """The server can't take a request now. `retry_after` is in seconds; None for what is usual with its class.
+
+    The same request may be sent again, so this is never the outcome of a round that is redeemed once.
+    """
 
     retry_after = 1.0
-    nothing_was_done = False
-    """Whether it is certain that nothing was done, so that it is no outcome of a round that is redeemed once."""
 
     def __init__(
         self, retry_after: float | None = None, message: str = "", data: Mapping[str, Any] | None = None
@@ -647,19 +648,16 @@ class Busy(RequestError):
 def overloaded(retry_after: float) -> Busy:
     """Return the error for a call that waits for too long, or would, while other replicas are full, too."""
     seconds = math.ceil(retry_after)
-    error = Busy(
+    return Busy(
         retry_after,
         f"The server has too much to do. Nothing was done; send the request again after {seconds} s",
         {"retryAfter": seconds},
     )
-    error.nothing_was_done = True
-    return error
 
 
 class RateLimited(Busy):
     """More was sent in a time than may be, so nothing was done. `rate` is such as "5/minute"."""
 
-    nothing_was_done = True
     WHAT: ClassVar = {
         "per_principal": "calls of one caller",
         "per_tool": "calls of this tool by one caller",
@@ -761,8 +759,6 @@ class Unavailable(Busy):
 
 class NotExecuted(Unavailable):
     """The shared store did not answer before anything was done, so the same request may be sent again."""
-
-    nothing_was_done = True
 
     def __init__(self, reference: str) -> None:
         super().__init__(

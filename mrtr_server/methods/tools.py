@@ -8,6 +8,7 @@ from typing import assert_never, cast
 
 from ..errors import (
     ArgumentsMisfit,
+    Busy,
     InvalidParams,
     MissingCapability,
     RequestError,
@@ -122,13 +123,13 @@ class Tools:
                     return Complete(tool.write(end.result))
                 case NeedsInput() | HandedOver():
                     return end
-                case Backgrounded(journal, waits):
-                    return await self._start_task(round_, has_run=len(journal.steps) > steps_before, waits=waits)
+                case Backgrounded(waits=waits):
+                    return await self._start_task(round_, steps_before, waits)
                 case Refused():
                     call.trace.declined = True
                     return Complete(failed(refused(end.refusal)))
-                case Failed():
-                    return self._failed(call, end.error)
+                case Failed(error):
+                    return await self._end_failed(round_, error, steps_before)
                 case unknown:
                     assert_never(unknown)
         except Exception as error:
@@ -139,10 +140,10 @@ class Tools:
             return await self._rounds.hand_over(round_)
         if not round_.is_open:
             self._rounds.open(round_)
-        return await self._start_task(round_, has_run=False)
+        return await self._start_task(round_, len(round_.journal.steps))
 
-    async def _start_task(self, round_: RoundContext, *, has_run: bool, waits: str = "") -> Outcome:
-        """Start a task of a round that has ended. `has_run` says that a step has run, and must not run again."""
+    async def _start_task(self, round_: RoundContext, steps_before: int, waits: str = "") -> Outcome:
+        """Start a task of a round that has ended. `steps_before` is how many steps had run before it."""
         # `waits`: what it waits for that somebody else answers, in words. Then its client need not take tasks.
         call, journal, terms = round_.call, round_.journal, round_.handler.task
         assert terms is not None  # noqa: S101  or nothing would lead here
@@ -152,12 +153,19 @@ class Tools:
             task = await self._tasks.start(terms, call, journal, once=once)
             return TaskCreated(replace(task, message=task.message or waits))
         except StoreUnavailable as error:
-            if not has_run:  # no outcome of the round, or a repetition would get this error for ever
+            if len(journal.steps) == steps_before:
                 raise not_executed(error, f"{call.target!r} did not become a task without its store") from None
-            handed_over = None if call.state is None else await self._rounds.hand_over_done(round_)
-            if handed_over:  # the client carries what was done, and comes again at once
+            return await self._end_failed(round_, error, steps_before)
+
+    async def _end_failed(self, round_: RoundContext, error: Exception, steps_before: int) -> Outcome:
+        """Return what a client gets of a round that has failed. Raises `RequestError`. See `_start_task`."""
+        try:
+            return self._failed(round_.call, error)
+        except Busy:  # the client comes again, and carries what was done
+            is_behind = round_.call.state is not None and len(round_.journal.steps) > steps_before
+            if is_behind and (handed_over := await self._rounds.hand_over_done(round_)) is not None:
                 return handed_over
-            raise self._errors.report(call, error) from None
+            raise
 
     def _failed(self, call: Call, error: Exception) -> Complete:
         result = tool_failure(call, error, self._errors)

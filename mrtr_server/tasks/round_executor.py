@@ -112,6 +112,9 @@ class RoundExecutor:
         match end:
             case Complete():
                 await run.end(lambda row: records.completed(row, end))
+            case errors.Unavailable():  # what its tool needed of the store: the task goes on from its last step
+                self._leave_to_others(row, AGAIN_AFTER)
+                await run.leave()
             case errors.RequestError():
                 await self._fail(run, end)
             case Asking(questions, together):

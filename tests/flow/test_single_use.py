@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from pydantic_core import from_json
 
 from examples import payments
@@ -40,7 +41,7 @@ from mrtr_server import (
     ToolResult,
 )
 from mrtr_server.crypto.place_codec import PlainCodec
-from mrtr_server.errors import Busy, InvalidRequestState, overloaded
+from mrtr_server.errors import Busy, Full, InvalidRequestState, overloaded
 from mrtr_server.flow import single_use as redemption
 from mrtr_server.protocol.messages import Call, Complete
 from mrtr_server.storage.quotas import Quotas
@@ -910,7 +911,7 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
         store.down = set()
 
 
-class Full(InProcessStore):
+class FullOfTasks(InProcessStore):
     """A store that takes no task now and then."""
 
     shared = True
@@ -926,14 +927,14 @@ class TestARoundThatBecomesATask:
     """A task that the store does not take is no outcome: the client is told to try again, and that must help."""
 
     @pytest.fixture
-    def full(self) -> Full:
-        return Full()
+    def full(self) -> FullOfTasks:
+        return FullOfTasks()
 
     @pytest.fixture
-    def bank(self, full: Full) -> MRTRServer:
+    def bank(self, full: FullOfTasks) -> MRTRServer:
         return MRTRServer("bank", keys=[KEY], store=full)
 
-    async def try_again(self, bank: MRTRServer, full: Full, target: str) -> AsyncFlow:
+    async def try_again(self, bank: MRTRServer, full: FullOfTasks, target: str) -> AsyncFlow:
         """Become a task while the store takes none, and once more when it does."""
         capabilities: JSON = {"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
         flow = AsyncClient(bank, capabilities=capabilities).flow(target)
@@ -941,7 +942,7 @@ class TestARoundThatBecomesATask:
         await self.refused(flow, full, {"confirm": yes} if asked else {})
         return flow
 
-    async def refused(self, flow: AsyncFlow, full: Full, answers: Mapping[str, Answer]) -> None:
+    async def refused(self, flow: AsyncFlow, full: FullOfTasks, answers: Mapping[str, Answer]) -> None:
         full.full = True
         state = flow.state
         for _ in range(2):
@@ -952,7 +953,7 @@ class TestARoundThatBecomesATask:
         flow.state = state
         assert (await flow.send(answers, wait=False)).is_task
 
-    async def test_at_once_may_be_sent_again(self, bank: MRTRServer, full: Full) -> None:
+    async def test_at_once_may_be_sent_again(self, bank: MRTRServer, full: FullOfTasks) -> None:
         @bank.tool(task="required", single_use=True)
         async def run(ctx: Context) -> str:
             return "ran"
@@ -960,7 +961,7 @@ class TestARoundThatBecomesATask:
         await self.try_again(bank, full, "run")
         await bank._parts.worker.close()
 
-    async def test_after_a_question_may_be_sent_again(self, bank: MRTRServer, full: Full) -> None:
+    async def test_after_a_question_may_be_sent_again(self, bank: MRTRServer, full: FullOfTasks) -> None:
         @bank.tool(task=Task("required", rounds_first=True))
         async def run(ctx: Context) -> str:
             await ctx.confirm("Sure?")
@@ -970,7 +971,9 @@ class TestARoundThatBecomesATask:
         await self.try_again(bank, full, "run")
         await bank._parts.worker.close()
 
-    async def test_after_a_step_goes_on_from_there_when_it_is_sent_again(self, bank: MRTRServer, full: Full) -> None:
+    async def test_after_a_step_goes_on_from_there_when_it_is_sent_again(
+        self, bank: MRTRServer, full: FullOfTasks
+    ) -> None:
         @bank.tool(task=Task("required", rounds_first=True))
         async def run(ctx: Context) -> str:
             await ctx.confirm("Sure?")
@@ -987,6 +990,95 @@ class TestARoundThatBecomesATask:
         assert is_state_only(await repeated.send({"confirm": yes}))
         assert repeated.state == flow.state
         await self.refused(flow, full, {})
+        assert EFFECTS == ["paid"]
+        await bank._parts.worker.close()
+
+
+class Noted(BaseModel):
+    what: str
+
+
+class Away(InProcessStore):
+    """A store that takes no event now and then."""
+
+    shared = True
+    fails: Exception | None = None
+
+    async def add_event(self, *given: Any, **more: Any) -> Any:
+        if self.fails is not None:
+            raise self.fails
+        return await super().add_event(*given, **more)
+
+
+class TestARoundThatLosesItsStore:
+    """The client is told to send the same again, and that must help: what says so is no outcome."""
+
+    @pytest.fixture
+    def away(self) -> Away:
+        return Away()
+
+    @pytest.fixture
+    def bank(self, away: Away) -> MRTRServer:
+        bank = MRTRServer("bank", keys=[KEY], store=away)
+        noted = bank.event("noted", payload=Noted)
+
+        @bank.tool(single_use=True)
+        async def note(ctx: Context) -> str:
+            await ctx.confirm("Sure?")
+            await ctx.emit(noted, Noted(what="note"))
+            return "noted"
+
+        @bank.tool(single_use=True)
+        async def pay(ctx: Context) -> str:
+            await ctx.confirm("Sure?")
+            paid = await ctx.step(effect, "paid")
+            await ctx.emit(noted, Noted(what=paid))
+            return paid
+
+        return bank
+
+    @pytest.mark.parametrize("error", [StoreUnavailable("no answer in time"), Full("stored_bytes", 10)])
+    async def test_runs_again_when_it_is_sent_again(self, bank: MRTRServer, away: Away, error: Exception) -> None:
+        flow = await asked(bank, "note")
+        repeated = [again(bank, flow, flow.state) for _ in range(3)]
+        away.fails = error
+        for each in repeated[:2]:
+            assert "again" in (await each.send({"confirm": yes}, wait=False)).error.message
+        away.fails = None
+        assert (await repeated[2].send({"confirm": yes})).text == "noted"
+        assert came(await flow.send({"confirm": yes})) == came(repeated[2].last)
+
+    async def test_goes_on_behind_what_it_has_done(self, bank: MRTRServer, away: Away) -> None:
+        flow = AsyncClient(bank).flow("pay")
+        assert (await flow.start()).questions
+        repeated = again(bank, flow, flow.state)
+        away.fails = StoreUnavailable("no answer in time")
+        assert is_state_only(await flow.send({"confirm": yes})), "what was done is in the state"
+        assert is_state_only(await repeated.send({"confirm": yes}))
+        assert repeated.state == flow.state
+        error = (await again(bank, flow, flow.state).send(wait=False)).error
+        assert (error.code, list(error.data)) == (-32603, ["reference"])
+        away.fails = None
+        assert (await flow.send()).text == "paid"
+        assert EFFECTS == ["paid"]
+
+    async def test_of_a_task_goes_on_when_the_store_is_back(self, bank: MRTRServer, away: Away) -> None:
+        paid = bank.event("paid", payload=Noted)
+
+        @bank.tool(task="required")
+        async def run(ctx: Context) -> str:
+            what = await ctx.step(effect, "paid")
+            await ctx.emit(paid, Noted(what=what))
+            return what
+
+        capabilities: JSON = {"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+        away.fails = StoreUnavailable("no answer in time")
+        flow = AsyncClient(bank, capabilities=capabilities).flow("run")
+        assert (await flow.start()).is_task
+        await until(lambda: EFFECTS)
+        await asyncio.sleep(0.1)
+        away.fails = None
+        assert (await flow.wait()).text == "paid"
         assert EFFECTS == ["paid"]
         await bank._parts.worker.close()
 
