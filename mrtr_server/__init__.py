@@ -65,7 +65,7 @@ from .storage.base import Store, TaskStore
 from .storage.memory import InProcessStore
 from .storage.pubsub import Fanout
 from .storage.quotas import Quota
-from .storage.rows import Places, Redemption, TaskRow, WaitRow
+from .storage.rows import EventPage, EventRow, Places, Position, Redemption, SubscriptionRow, TaskRow, WaitRow
 from .telemetry.choice import OpenTelemetry
 
 __all__ = [
@@ -94,6 +94,8 @@ __all__ = [
     "Elicited",
     "EmbeddedResource",
     "Ended",
+    "EventPage",
+    "EventRow",
     "EventType",
     "Events",
     "Failure",
@@ -125,6 +127,7 @@ __all__ = [
     "OverShare",
     "Person",
     "Places",
+    "Position",
     "Principal",
     "PromptResult",
     "ProtocolError",
@@ -147,6 +150,7 @@ __all__ = [
     "State",
     "Store",
     "StoreUnavailable",
+    "SubscriptionRow",
     "Task",
     "TaskRow",
     "TaskStore",

@@ -81,7 +81,7 @@ GROUPS = [
         "State and storage",
         "What seals states, and where the things are kept that replicas share.",
         "KeyRing Codec SealedCodec SignedCodec Store TaskStore InProcessStore SQLStore Redemption TaskRow WaitRow "
-        "Quota Places Full OverShare Fanout",
+        "EventRow EventPage Position SubscriptionRow Quota Places Full OverShare Fanout",
     ),
     Group(
         "client",

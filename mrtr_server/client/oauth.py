@@ -5,16 +5,15 @@ import hmac
 import json
 import re
 import secrets
-from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
-from hashlib import sha256
 from inspect import isawaitable
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from ..addresses import is_loopback_address
 from ..auth.fetching import discover, fetch_json, is_safe
+from ..crypto.digests import challenge_of
 from ..errors import IssuerUnavailable, LoginFailed
 from ..protocol.messages import JSON
 from .loopback import Redirect
@@ -206,13 +205,12 @@ class OAuth:
         state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(64)
         async with Redirect(state, [self._port] if self._port else [registered or 0, 0]) as redirect:
             id, secret = self._client or await _registered(server, metadata, redirect.uri, before)
-            digest = urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()
             asked = {
                 "response_type": "code",
                 "client_id": id,
                 "redirect_uri": redirect.uri,
                 "state": state,
-                "code_challenge": digest,
+                "code_challenge": challenge_of(verifier),
                 "code_challenge_method": "S256",
                 "resource": resource["resource"],
                 **({"scope": " ".join(sorted(wanted))} if wanted else {}),

@@ -1,4 +1,4 @@
-"""One canonical form of JSON, and short digests of it.
+"""One canonical form of JSON, and digests of it and of secrets.
 
 Two values have one digest exactly when a JSON reader would take them for the same value: neither the order of keys
 counts, nor whether a whole number is written 1 or 1.0. RFC 8785 draws the same line, but refuses whole numbers past
@@ -6,6 +6,7 @@ counts, nor whether a whole number is written 1 or 1.0. RFC 8785 draws the same 
 """
 
 import json
+from base64 import urlsafe_b64encode
 from hashlib import sha256
 from typing import Any
 
@@ -68,3 +69,8 @@ def digest(value: Any) -> str:
 def digest_parts(*parts: str | int) -> str:
     """Return a digest of texts and numbers, in which it counts where one ends and the next one begins."""
     return digest_bytes(canonical(parts))
+
+
+def challenge_of(verifier: str) -> str:
+    """Return the challenge of a verifier (RFC 7636, S256)."""
+    return urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()

@@ -3,11 +3,9 @@
 import logging
 import math
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import KW_ONLY, InitVar, dataclass, field
-from hashlib import sha256
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
 from pydantic import ValidationError
@@ -17,7 +15,7 @@ from typing_extensions import override
 from ..addresses import BaseUrl
 from ..concurrency.running import running_loop
 from ..concurrency.waiting import Ending, growing, wait_until
-from ..crypto.digests import digest
+from ..crypto.digests import challenge_of, digest
 from ..crypto.keys import REPORT, KeyRing
 from ..crypto.place_codec import PlaceCodec, SealedRows
 from ..crypto.signing import Links, SignedLink
@@ -73,7 +71,7 @@ class CallbackLink:
     @property
     def challenge(self) -> str:
         """What a provider receives of the verifier (RFC 7636, `code_challenge` with the method S256)."""
-        return urlsafe_b64encode(sha256(self.verifier.encode()).digest()).decode().rstrip("=")
+        return challenge_of(self.verifier)
 
 
 NOWHERE = CallbackLink("https://callback.invalid/", "state", "verifier")

@@ -4,7 +4,6 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import NamedTuple
 
 from starlette.background import BackgroundTask
@@ -19,11 +18,9 @@ from ..errors import (
     OAuthError,
     ProviderRefused,
     SetupError,
-    StoreUnavailable,
     check_scopes,
 )
 from ..logs.refusals import RefusalLog
-from ..storage.rows import Redemption
 from . import cookies, pages
 from .clients import Client, Clients
 from .families import OTHER_EPOCH, Families
@@ -273,7 +270,7 @@ class Authorizing:
                 return pages.failed(400, "Where you logged in did not confirm it. Begin again in your application.")
             return pages.failed(503, "Where you logged in can't be reached now. Begin again in your application.")
         # Once the browser has it: if this process ends before, the browser may come again.
-        response.background = BackgroundTask(self._record, sealed, redeemed)
+        response.background = BackgroundTask(self._families.record_used, sealed, redeemed)
         return response
 
     async def _end(
@@ -296,10 +293,6 @@ class Authorizing:
             raise
         return redirect(self._back(site, asked, {"code": own}))
 
-    async def _record(self, sealed: str, redeemed: Redemption) -> None:
-        with suppress(StoreUnavailable):
-            await self._families.record(sealed, redeemed)
-
     def _back(self, site: Site, asked: Asked, more: Mapping[str, str]) -> str:
         return with_parameters(asked.redirect, {**more, "state": asked.state, "iss": site.issuer})
 
@@ -309,10 +302,15 @@ def check_resource(given: Mapping[str, str], site: Site) -> None:
     named = given.get("resource")
     if named is None:
         return
-    scheme, separator, rest = named.partition("://")
-    host, slash, path = rest.partition("/")
-    if f"{scheme.lower()}{separator}{host.lower()}{slash}{path}".rstrip("/") not in site.resources:
+    if comparable(named) not in site.resources:
         raise OAuthError("invalid_target", f"The resource is not {max(site.resources, key=len)}")
+
+
+def comparable(address: str) -> str:
+    """Return an address with its scheme and host in lower case, and no slash at its end."""
+    scheme, separator, rest = address.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme.lower()}{separator}{host.lower()}{slash}{path}".rstrip("/")
 
 
 def _named(asked: Asked) -> str:

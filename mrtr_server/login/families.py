@@ -7,6 +7,7 @@ ended. So a refresh token that was used is known as such long after its redempti
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from pydantic_core import from_json, to_json
@@ -14,6 +15,7 @@ from pydantic_core import from_json, to_json
 from ..crypto.digests import digest_parts
 from ..crypto.keys import LOGIN, KeyRing
 from ..crypto.place_codec import RowNames, SealedRows, row_codec
+from ..errors import StoreUnavailable
 from ..protocol.callers import Principal
 from ..storage.base import Store
 from ..storage.quotas import Quotas
@@ -88,6 +90,11 @@ class Families:
         """Record the reply; False where another request has taken over."""
         reply = to_json([self._clock(), body or {}])
         return await self.store.record(_name(token), redemption.token, self._rows.seal(_name(token), reply).encode())
+
+    async def record_used(self, token: str, redemption: Redemption) -> None:
+        """Record that what has no reply to be repeated was used; without the store, its lease ends."""
+        with suppress(StoreUnavailable):
+            await self.record(token, redemption)
 
     async def release(self, token: str, redemption: Redemption) -> None:
         await self.store.release(_name(token), redemption.token)

@@ -5,8 +5,9 @@ from types import MappingProxyType
 from urllib.parse import quote
 
 from ..auth.fetching import check_issuer, fetch_json
+from ..crypto.digests import challenge_of
 from ..errors import IssuerUnavailable, ProviderRefused, SetupError
-from .providers import JSON, Keep, Oidc, challenge_of
+from .providers import JSON, Keep, Oidc
 from .records import Upstream
 from .web import with_parameters
 

@@ -1,9 +1,7 @@
 """Where people log in: any issuer of OpenID Connect. The presets beside this module are small differences of it."""
 
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +10,7 @@ from starlette.authentication import AuthenticationError
 
 from ..auth.fetching import check_issuer, discover, fetch_json
 from ..auth.jwt_keys import ALGORITHMS, IssuerKeys, read_header, verify
+from ..crypto.digests import challenge_of
 from ..errors import IssuerUnavailable, ProviderRefused, SetupError, check_scopes
 from .records import Upstream
 from .web import with_parameters
@@ -303,11 +302,6 @@ def kept(claims: JSON) -> JSON:
         elif isinstance(value, list):
             found[name] = [str(each)[:MOST_CLAIMS] for each in value[:MOST_LISTED]]
     return found
-
-
-def challenge_of(verifier: str) -> str:
-    """Return the challenge of a verifier (RFC 7636, S256)."""
-    return urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()
 
 
 def _text(metadata: JSON, name: str) -> str:

@@ -16,7 +16,7 @@ from ..errors import Full, OAuthError, StoreUnavailable
 from ..logs.failures import report_failure, report_outage
 from ..logs.refusals import RefusalLog
 from . import pages
-from .authorize import CALLBACK, CONSENT, Authorizing, Site
+from .authorize import CALLBACK, CONSENT, Authorizing, Site, comparable
 from .clients import METHODS, Clients, read_json
 from .records import Grant, Seals, Upstream
 from .token_endpoint import RETRY_AFTER, TOKEN, TokenEndpoint, away
@@ -71,6 +71,7 @@ class LoginServer(AuthenticationBackend):
         registers: bool,
     ) -> None:
         self._base = base
+        self._base_path = "/".join(["", *(base.at("", "") or "").split("/", 3)[3:]])
         self._path = path
         self._seals = seals
         self._clients = clients
@@ -141,11 +142,6 @@ class LoginServer(AuthenticationBackend):
             if path == each + self._base_path or (root.endswith(each) and below == self._base_path):
                 return each
         return None
-
-    @property
-    def _base_path(self) -> str:
-        given = self._base.at("", "") or ""
-        return "/".join(["", *given.split("/", 3)[3:]])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -253,8 +249,5 @@ class LoginServer(AuthenticationBackend):
         issuer = self._issuer(scope)
         if issuer is None:
             return None
-        scheme, separator, rest = issuer.partition("://")
-        host, slash, path = rest.partition("/")
-        # The root of a mount is the endpoint, too.
-        base = f"{scheme.lower()}{separator}{host.lower()}{slash}{path}".rstrip("/")
+        base = comparable(issuer)  # the root of a mount is the endpoint, too
         return Site(issuer, frozenset({base, base + escape_path(self._path)}))

@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..auth.dpop import Proofs
+from ..crypto.digests import challenge_of
 from ..errors import IssuerUnavailable, NotAdmitted, OAuthError, ProofRefused, ProviderRefused, StoreUnavailable
 from ..logs.refusals import RefusalLog
 from ..storage.rows import Redemption
 from .authorize import Site, check_resource
 from .clients import PUBLIC, Clients
 from .families import OTHER_EPOCH, REDEEMED, REPEATED, Families
-from .providers import challenge_of
 from .records import Grant, Refresh, Seals
 from .tokens import CODE_SECONDS, Issuing, principal_of
 from .web import json_response, read_form
@@ -112,7 +112,7 @@ class TokenEndpoint:
             raise _invalid("The login has ended")
         response = json_response(await self._issuing.first(site.issuer, code, jkt))
         # Once the client has it: if this process ends before, the client may come again.
-        response.background = BackgroundTask(self._record, text, redeemed)
+        response.background = BackgroundTask(self._families.record_used, text, redeemed)
         return response
 
     def _check_known(self, redeemed: Redemption) -> None:
@@ -122,10 +122,6 @@ class TokenEndpoint:
             raise _invalid("The login is of before, or of another region")
         if redeemed.verdict == "forgotten":
             raise _invalid("The login has ended")
-
-    async def _record(self, token: str, redeemed: Redemption) -> None:
-        with suppress(StoreUnavailable):
-            await self._families.record(token, redeemed)
 
     # A refresh token
 

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import httpx
 
-from mrtr_server.login.providers import challenge_of
+from mrtr_server.crypto.digests import challenge_of
 
 from ..support.direct import headers_for
 from ..support.wire import modern

@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.responses import JSONResponse, RedirectResponse
 
-from mrtr_server.login.providers import challenge_of
+from mrtr_server.crypto.digests import challenge_of
 
 from .conftest import KEY, Stage, make
 from .people import REDIRECT, Client, action_of, back, question_of

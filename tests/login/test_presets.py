@@ -15,8 +15,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from mrtr_server import SetupError
+from mrtr_server.crypto.digests import challenge_of
 from mrtr_server.login import Entra, Google, Login
-from mrtr_server.login.providers import challenge_of
 
 from ..support.serving import in_thread
 from .conftest import Stage, make
