@@ -1,6 +1,6 @@
 """The official clients log in, refresh, step up and are logged out, at three processes behind a round robin.
 
-Each has its own OAuth code. The person is a browser without a screen, which follows the pages.
+Each has its own OAuth code. The person is a browser without a screen, which follows the pages; for Inspector, Chromium.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,16 @@ from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from playwright.sync_api import Frame, Page, expect
 from pydantic import AnyUrl
 
 from examples.round_robin import Replica, RoundRobin
 
 from ..support import npm
+from ..support.browser import chromium
 from ..support.front import running_front
 from ..support.official import typescript_client
+from ..support.programs import running_program
 from ..support.serving import TIMEOUT, free_ports
 from .conftest import Provider, Stage
 from .people import REDIRECT, Browser
@@ -282,3 +285,111 @@ async def test_the_bridge_of_desktop_applications(site: Site, tmp_path: Path, kn
             site.pass_time()
             assert "583231" in await call("who")
             assert len(site.asked) == pages + 1, "the login had ended"
+
+
+class Inspector:
+    """The web page of Inspector, in a browser in which the person allows what it asks for.
+
+    Args:
+        site: where people log in.
+        page: a tab.
+        folder: where it keeps its tokens.
+    """
+
+    def __init__(self, site: Site, page: Page, folder: Path) -> None:
+        self._site = site
+        self._page = page
+        self._folder = folder
+        self.pages: list[str] = []
+        """The pages of the server that the person was sent to."""
+        page.on("framenavigated", self._note)
+
+    def _note(self, frame: Frame) -> None:
+        if frame.url.startswith(f"{self._site.base}/authorize"):
+            self.pages.append(frame.url)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run it, and log in."""
+        folder = self._folder
+        listed = npm.listed("Inspector --cli")
+        listed.install()
+        package = listed.folder / "node_modules" / "@modelcontextprotocol" / "inspector"
+        port, sandbox, apps = free_ports(3)
+        environment = {
+            **npm.environment(),
+            "HOME": str(folder),
+            "MCP_STORAGE_DIR": str(folder / "kept"),
+            "CLIENT_PORT": str(port),
+            "MCP_SANDBOX_PORT": str(sandbox),
+            "MCP_APP_ORIGIN_PORT": str(apps),
+            "MCP_INSPECTOR_SECRET_STORE": "file",
+            "MCP_AUTO_OPEN_ENABLED": "false",
+            "DANGEROUSLY_OMIT_AUTH": "true",  # of its own page
+        }
+        program = package / "clients" / "launcher" / "build" / "index.js"
+        command = [str(npm.NODE / "bin" / "node"), str(program), "--web", "--transport", "http"]
+        log = folder / "log"
+        with running_program([*command, "--server-url", self._site.url], port, log, log, environment):
+            self._page.goto(f"http://localhost:{port}/")
+            self._page.get_by_role("switch").click(force=True)
+            self.allow()
+            self._page.get_by_text("Tools", exact=True).click()
+            yield
+
+    def allow(self) -> None:
+        """Say yes at the server's page, and come back."""
+        self._page.get_by_role("button", name="Allow", exact=True).click()
+        expect(self._page.get_by_text("Authorization complete")).to_be_visible()
+
+    def execute(self, tool: str) -> None:
+        """Call a tool."""
+        close = self._page.get_by_role("button", name="Close results")
+        if close.count():
+            close.click()
+        self._page.get_by_role("button", name=tool, exact=True).click()
+        self._page.get_by_role("button", name="Execute Tool").click()
+
+    def allow_more(self) -> None:
+        """Say yes where the page says that a tool needs more."""
+        self._page.get_by_role("button", name="Authorize", exact=True).click()
+        self.allow()
+
+    def shows(self, text: str) -> None:
+        """Wait until a result has a text."""
+        expect(self._page.get_by_text(text).first).to_be_visible()
+
+    def refresh_token(self) -> str:
+        """Return the refresh token that it keeps."""
+        kept = (self._folder / "kept" / "secrets.json").read_text()
+        (found,) = re.findall(r'refresh_token\\*": ?\\*"([^"\\]+)', kept)
+        return str(found)
+
+
+@pytest.mark.drawn
+def test_inspector_in_a_browser(site: Site, tmp_path: Path) -> None:
+    with chromium() as browser:
+        inspector = Inspector(site, browser.new_page(), tmp_path)
+        with inspector.running():
+            inspector.execute("who")
+            inspector.shows("583231")
+            site.pass_time()
+            inspector.execute("who")
+            inspector.shows("583231")
+            assert len(inspector.pages) == 1, "it refreshed its tokens, and nobody logged in again"
+            inspector.execute("write")
+            inspector.allow_more()
+            inspector.execute("write")
+            inspector.shows("written with notes:write")
+            inspector.execute("repos")
+            inspector.allow_more()
+            inspector.execute("repos")
+            inspector.shows("read with notes:write repo")
+            ids = {httpx.URL(page).params["client_id"] for page in inspector.pages}
+            assert len(ids) == 1, "a client registers once"
+            site.log_out(token=inspector.refresh_token(), client_id=ids.pop())
+            site.pass_time()
+            inspector.execute("who")
+            inspector.allow()
+            inspector.execute("who")
+            inspector.shows("583231")

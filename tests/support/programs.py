@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,7 +30,9 @@ def find_program(name: str, unknown: str, package: str = "") -> str:
 
 
 @contextmanager
-def running_program(command: Sequence[str], port: int, output: Path, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def running_program(
+    command: Sequence[str], port: int, output: Path, log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a program until the block is left; return its process once it listens.
 
     Args:
@@ -38,9 +40,10 @@ def running_program(command: Sequence[str], port: int, output: Path, log: Path) 
         port: where it listens.
         output: the file that what it prints goes to.
         log: the file that says why it does not listen.
+        environment: its variables; None for ours.
     """
     with output.open("wb") as printed:
-        process = subprocess.Popen(command, stdout=printed, stderr=printed)
+        process = subprocess.Popen(command, stdout=printed, stderr=printed, env=environment)
     try:
 
         def listening() -> bool:
