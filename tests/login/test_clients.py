@@ -45,9 +45,31 @@ def test_a_library_that_checks_each_response_finds_nothing(stage: Stage) -> None
     command = [str(npm.NODE / "bin" / "node"), str(program), stage.usual, f"{stage.usual}/mcp"]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=npm.environment(), **pipes) as process:
-        page = process.stdout.readline().strip()  # type: ignore[union-attr]
-        location = stage.browser().log_in(page).headers["location"] if page else ""
-        said, wrong = process.communicate(f"{location}\n", timeout=TIMEOUT)
+        said = ""
+        for line in process.stdout or ():
+            said = line.strip()
+            if said.startswith("http"):
+                process.stdin.write(f"{stage.browser().log_in(said).headers['location']}\n")  # type: ignore[union-attr]
+                process.stdin.flush()  # type: ignore[union-attr]
+        _, wrong = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, wrong
+    found = json.loads(said)
     # A body that is no request of the protocol gets a 400; without the token, and its proof, it would be a 401.
-    assert json.loads(said) == {"type": "dpop", "status": 400, "error": "invalid_grant"}
+    assert (found["type"], found["status"]) == ("dpop", 400)
+    assert found["refused"] == {
+        "a token with another key": "invalid_dpop_proof",
+        "a login that was revoked": "invalid_grant",
+        "another verifier": "invalid_grant",
+        "another redirect": "invalid_grant",
+        "a code of another client": "invalid_grant",
+        "another secret": "invalid_client",
+        "another resource": "invalid_target",
+        "a refresh by another client": "invalid_grant",
+        "a scope that was not allowed": "invalid_scope",
+        "an access token in place of a refresh token": "invalid_grant",
+        "a password": "unsupported_grant_type",
+        "a refresh token that was used": "invalid_grant",
+        "the login that it was of": "invalid_grant",
+        "a code that was used": "invalid_grant",
+        "the login that it began": "invalid_grant",
+    }
