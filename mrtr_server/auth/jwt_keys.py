@@ -95,11 +95,18 @@ def read_header(token: bytes, allowed: Collection[str]) -> tuple[str, str]:
 
 
 def verify(
-    token: bytes, keys: Iterable[VerifyingKey], algorithm: str, *, issuer: str, has_audience: bool, leeway: float
+    token: bytes,
+    keys: Iterable[VerifyingKey],
+    algorithm: str,
+    *,
+    issuer: str | Sequence[str],
+    has_audience: bool,
+    leeway: float,
 ) -> dict[str, Any] | None:
     """Return the claims of a token; None if none of the keys has signed it. Raises `AuthenticationError`.
 
-    Whether an `aud` names this server is for the caller to check. Clocks may be `leeway` seconds apart.
+    `issuer` is the one that it has to name, or several of which it has to name one. Whether an `aud` names this server
+    is for the caller to check. Clocks may be `leeway` seconds apart.
     """
     required = ["exp", "iss", "sub", *(["aud"] if has_audience else [])]
     for key in keys:

@@ -15,9 +15,11 @@ from mrtr_server import (
     Caller,
     Events,
     EventType,
+    InProcessStore,
     Limits,
     MRTRServer,
     Principal,
+    SubscriptionRow,
     Webhooks,
     read_webhook,
 )
@@ -418,6 +420,31 @@ async def test_whoever_unsubscribes_gets_nothing_more(hook: WebhookReceiver) -> 
     async with AsyncClient(app, token="ann", capabilities=DECLARED) as client:
         error = (await client.request("events/unsubscribe", params)).error
         assert (error.code, error.data) == (-32023, {"kind": "subscription"})
+
+
+class Slow(InProcessStore):
+    """A store that takes its time to tell of subscriptions."""
+
+    shared = True
+    seconds = 0.0
+
+    async def list_subscriptions(self, **given: Any) -> list[SubscriptionRow]:
+        await asyncio.sleep(self.seconds)
+        return await super().list_subscriptions(**given)
+
+
+async def test_nothing_is_sent_while_it_is_looked_up_who_has_unsubscribed(hook: WebhookReceiver) -> None:
+    store = Slow()
+    app, incidents = served(hook, store=store)
+    async with AsyncClient(app, token="ann") as client, app.running():
+        await subscribe(client, hook)
+        await app.emit(incidents, Incident(id="1"))
+        await hook.wait(1)
+        store.seconds = 0.3
+        await client.request("events/unsubscribe", {"name": "incident.created", "delivery": {"url": hook.url}})
+        await app.emit(incidents, Incident(id="2"))
+        await asyncio.sleep(1)
+        assert len(hook.events) == 1
 
 
 @pytest.mark.parametrize(("capabilities", "code"), [({}, -32012), (DECLARED, -32024)])

@@ -152,7 +152,11 @@ def test_a_person_logs_in_at_google_by_the_domain_of_their_workspace(stage: Stag
     asked = google.asked[-1]
     assert (asked["access_type"], asked["prompt"]) == ("offline", "consent")
     assert "offline_access" not in asked["scope"]
+    # "The Issuer Identifier for the Issuer of the response. Always https://accounts.google.com or accounts.google.com".
+    google.claims = lambda: of_google(iss=google.url.partition("://")[2])
+    assert said(client.call(client.tokens(stage.browser())))[1] == google.url
     for wrong in (
+        {"iss": "https://accounts.example.com"},
         {"hd": "example.org"},
         {"hd": None, "email": "jsmith@example.com"},  # anybody can have a Google account of that address
         {"aud": "another.apps.example.com"},
