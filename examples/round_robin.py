@@ -15,7 +15,7 @@ import argparse
 import asyncio
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 MOST_HEADERS = 64 * 1024
@@ -54,7 +54,7 @@ class RoundRobin:
         return await asyncio.start_server(self._serve, "127.0.0.1", port, limit=MOST_HEADERS)
 
     async def _serve(self, client: StreamReader, to_client: StreamWriter) -> None:
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
+        with closing(to_client), suppress(ConnectionError, asyncio.IncompleteReadError):
             try:
                 start, headers, body = await _read_request(client, to_client)
             except ValueError as error:
@@ -62,7 +62,6 @@ class RoundRobin:
             else:
                 await self._forward(_head(start, headers) + body, client, to_client)
             await to_client.drain()
-        to_client.close()
         with suppress(ConnectionError):
             await to_client.wait_closed()
 

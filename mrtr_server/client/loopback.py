@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Self
 from urllib.parse import parse_qsl, urlsplit
 
@@ -49,7 +49,8 @@ class Redirect:
         return await self._came
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        not_asked = OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
+        with closing(writer), suppress(*not_asked):
             async with asyncio.timeout(_READ_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
                 is_it = self._take(head.split(b"\r\n", 1)[0].decode("ascii"))
@@ -62,7 +63,6 @@ class Redirect:
                     + body
                 )
                 await writer.drain()
-        writer.close()
 
     def _take(self, line: str) -> bool:
         """Note the redirect, if a request is that. Raises `ValueError`."""
