@@ -11,6 +11,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable
+from contextvars import Context
 from functools import lru_cache
 from types import FrameType
 from typing import Any
@@ -89,10 +90,11 @@ class _Chain:
         longest = max(self._draining.values(), default=0.0)
         for admission in tuple(self._draining):
             admission.shut_down()
+        # A signal cuts in anywhere. What it interrupts, such as a step, is not where connections are accepted later.
         if waits and self._loop is not None and self._loop.is_running():
-            self._loop.call_soon_threadsafe(_log_draining, longest)
+            self._loop.call_soon_threadsafe(_log_draining, longest, context=Context())
         if waits and longest > 0 and self._loop is not None and self._loop.is_running():
-            self._loop.call_soon_threadsafe(self._follow_after, longest, number, frame)
+            self._loop.call_soon_threadsafe(self._follow_after, longest, number, frame, context=Context())
         else:
             self._follow(number, frame)
 

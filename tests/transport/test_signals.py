@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -79,6 +80,30 @@ class TestTheChain:
             assert asyncio.run(self.scene(web)) >= 0.09
         assert web.signals == [(signal.SIGTERM, True)]
         assert "Draining" in caplog.text
+
+    def test_it_is_called_in_the_context_of_nobody_whatever_the_signal_interrupts(self) -> None:
+        """Connections that wait are accepted then, and their requests would begin in a step of another call."""
+        step: ContextVar[str] = ContextVar("step", default="")
+        found: list[str] = []
+
+        def following(number: int, frame: FrameType | None) -> None:
+            found.append(step.get())
+
+        async def interrupted(served: Admission) -> None:
+            step.set("charge")
+            terminate()
+
+        async def scene() -> None:
+            served = admission()
+            drain_on_sigterm(served, 0.01)
+            with served.on_drain(lambda: found.append(step.get())):
+                await asyncio.create_task(interrupted(served))
+                while len(found) < 2:  # noqa: ASYNC110  a signal is no event
+                    await asyncio.sleep(0.001)
+
+        signal.signal(signal.SIGTERM, following)
+        asyncio.run(asyncio.wait_for(scene(), TIMEOUT))
+        assert found == ["", ""]
 
     def test_a_second_signal_calls_it_at_once_and_it_is_called_once(self, web: WebServer) -> None:
         async def scene() -> None:
