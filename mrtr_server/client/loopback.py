@@ -49,8 +49,10 @@ class Redirect:
         return await self._came
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        not_asked = OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
-        with closing(writer), suppress(*not_asked):
+        with (
+            closing(writer),
+            suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError),
+        ):
             async with asyncio.timeout(_READ_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
                 is_it = self._take(head.split(b"\r\n", 1)[0].decode("ascii"))

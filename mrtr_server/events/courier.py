@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, suppress
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -157,14 +157,11 @@ class _Shift:
         async def look(heard: object) -> None:
             nonlocal seen, next_whole
             now, turn = self._log.now(), running_loop().time()
+            since = 0.0 if turn >= next_whole else seen - SLACK
+            if since <= 0.0:
+                next_whole = turn + LOOK_AT_ALL
             try:
-                # Or somebody who has just unsubscribed, at another replica, would get one more.
-                with self._turns.held() if seen else nullcontext():
-                    await self._look(seen - SLACK)
-                if turn >= next_whole:
-                    next_whole = turn + LOOK_AT_ALL
-                    if seen:
-                        await self._look(0.0)
+                await self._look(since)
             except StoreUnavailable:  # which is logged elsewhere
                 next_whole = min(next_whole, turn)
             else:
@@ -194,7 +191,7 @@ class _Shift:
             del self._work[row.id]
             await work.close()
             work = None
-        if row.expires <= self._log.now():
+        if row.expires <= max(self._log.now(), row.updated):  # one that was ended has ended, whatever our clock says
             if work is None:
                 self._work[row.id] = self._worker(row)
             await self._finish(row.id)

@@ -1,8 +1,8 @@
 """Whose message to a webhook is sent next: no host, and none that is slow or dead, takes the places of all others."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from .webhooks import host_of
 
@@ -25,17 +25,6 @@ class Turns:
     def __init__(self) -> None:
         self._hosts: dict[tuple[str, bool], _Host] = {}
         self._slow = asyncio.Semaphore(SLOW_AT_ONCE)
-        self._may_begin = asyncio.Event()
-        self._may_begin.set()
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Let no message begin meanwhile."""
-        self._may_begin.clear()
-        try:
-            yield
-        finally:
-            self._may_begin.set()
 
     @asynccontextmanager
     async def of(self, url: str, *, is_slow: bool) -> AsyncIterator[None]:
@@ -46,10 +35,12 @@ class Turns:
             host = self._hosts[key] = _Host(SLOW_AT_ONCE_BY_HOST if is_slow else AT_ONCE_BY_HOST)
         host.users += 1
         try:
-            async with host.places, self._slow if is_slow else nullcontext():
-                for _ in range(2):  # the first may have begun before what has happened since; a third would be for ever
-                    await self._may_begin.wait()
-                yield
+            async with host.places:
+                if is_slow:
+                    async with self._slow:
+                        yield
+                else:
+                    yield
         finally:
             host.users -= 1
             if not host.users:

@@ -2,11 +2,14 @@
 
 import asyncio
 import math
+from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple
 
 from typing_extensions import override
 
 from ..concurrency.places import PlacesByCaller
+from ..concurrency.running import running_loop
+from ..concurrency.waiting import growing, wait_until
 from ..crypto.digests import canonical
 from ..crypto.place_codec import Cursors, named_in_cursor
 from ..errors import (
@@ -64,6 +67,9 @@ WANTED_SECONDS = 300.0
 
 OVERLAP_SECONDS = 300.0
 """How long messages are signed with the former secret as well."""
+
+ENDS_WITHIN = 2.0
+"""Seconds to wait at most for whoever delivers, when somebody unsubscribes."""
 
 LARGEST_ARGUMENTS = 16 * 1024
 """Bytes of the arguments of a subscription, which are kept with it."""
@@ -412,9 +418,23 @@ class EventExtension(Extension):
             raise self._errors.report(call, error) from None
         if present is not None:
             self._log.fanout.publish(Change("subscription"))
+            await self._until_removed(id)
         elif declares(call.client):  # a host that does not expects to be able to say so twice
             raise refused(call.client, NOT_FOUND, "there is no such subscription", {"kind": "subscription"})
         return Complete({})
+
+    async def _until_removed(self, id: str) -> None:
+        """Wait until whoever delivers, perhaps another replica, has ended a subscription, so that nothing more is sent.
+
+        It is listed until then. Where nobody delivers, or the store is away, nothing is sent anyway.
+        """
+
+        async def look(heard: object) -> bool | None:
+            listed = await self._parts.subscriptions.store.list_subscriptions(after=id[:-1], most=1)
+            return all(each.id != id for each in listed) or None
+
+        with suppress(StoreUnavailable):
+            await wait_until(look, deadline=running_loop().time() + ENDS_WITHIN, pauses=growing(0.01, 0.1))
 
     # Who wants something
 

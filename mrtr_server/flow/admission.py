@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from contextvars import Context
 from enum import Enum
 from functools import partial
 from typing import NamedTuple, assert_never
@@ -258,8 +257,7 @@ class Admission:
     @contextmanager
     def on_drain(self, callback: Callable[[], object]) -> Iterator[None]:
         """Call a function on this event loop when draining begins, at once if it has, and maybe twice."""
-        # Not in the context of whatever the signal interrupts.
-        notify = partial(running_loop().call_soon_threadsafe, callback, context=Context())
+        notify = partial(running_loop().call_soon_threadsafe, callback)
         self._watching.add(notify)
         try:
             if self.draining:

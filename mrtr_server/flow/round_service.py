@@ -258,7 +258,7 @@ class RoundService:
 
     async def hand_over_done(self, round_: RoundContext) -> HandedOver | None:
         """End a round, which could not go on, with a state that holds what it has done, if it may leave."""
-        return await self._hand_over(round_, YieldReason.LEFT) if self._may_leave(round_) else None
+        return await self._hand_over(round_, YieldReason.BUSY) if self._may_leave(round_) else None
 
     async def run_task(self, round_: RoundContext, task: Background) -> RoundEnd:
         """Run a round of a task; its journal lies with the task, so nothing is sealed for the client.

@@ -270,7 +270,7 @@ class Redeemer:
         """Return what a delivery gets that the store does not answer; None if it is to ask again."""
         if delivery.result is None:
             return not_executed(error, f"{delivery.call.target!r} was not run without its store")
-        if _is_to_come_again(delivery.result) or self._has_expired(delivery):
+        if isinstance(delivery.result, Busy) or self._has_expired(delivery):
             return delivery.result
         self._keep(delivery)
         self._reply_unrecorded(delivery, error)
@@ -338,7 +338,7 @@ class Redeemer:
                         "longer, or could not reach the store; the round runs again",
                     )
                 delivery.result, delivery.sealed = await self._outcome(delivery, lease)
-            if _is_to_come_again(delivery.result):
+            if isinstance(delivery.result, Busy):  # which tells the client to send the same again, so that must help
                 may_be_known = lease.in_doubt
                 await self._release(delivery, granted)
                 return None if may_be_known else delivery.result
@@ -463,11 +463,6 @@ class Redeemer:
         call = delivery.call
         self._refusals.note("%s %r: refused a requestState: %s", call.method, call.target, reason)
         return InvalidRequestState(reason, fault)
-
-
-def _is_to_come_again(result: RoundResult | None) -> bool:
-    """Return whether a result tells the client to send the same again, so that it is no outcome: that must help."""
-    return isinstance(result, Busy)
 
 
 def _place(delivery: _Delivery) -> bytes:

@@ -92,7 +92,7 @@ class Families:
         return await self.store.record(_name(token), redemption.token, self._rows.seal(_name(token), reply).encode())
 
     async def record_used(self, token: str, redemption: Redemption) -> None:
-        """Record that what has no reply to be repeated was used; without the store, its lease ends."""
+        """Record that a token was used whose reply is never given again. Without the store, its lease runs out."""
         with suppress(StoreUnavailable):
             await self.record(token, redemption)
 

@@ -143,7 +143,10 @@ class Google(Oidc):
         issuer: str = "https://accounts.google.com",
     ) -> None:
         super().__init__(issuer, client_id=client_id, client_secret=client_secret, scopes=scopes)
-        self.names = issuer, issuer.partition("://")[2]  # "Always https://accounts.google.com or accounts.google.com"
+        self._issuers = (
+            issuer,
+            issuer.partition("://")[2],
+        )  # "Always https://accounts.google.com or accounts.google.com"
 
     async def admits(self, claims: JSON, upstream: Upstream, allowed: Sequence[str]) -> bool:
         """Return whether a person is of one of some domains: by `hd` alone, since an e-mail may be anybody's."""

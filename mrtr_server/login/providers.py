@@ -62,8 +62,7 @@ class Oidc:
         if not client_id:
             raise SetupError(f"{type(self).__name__} needs client_id=: register this server at {issuer}")
         self.issuer = issuer
-        self.names: tuple[str, ...] = (issuer,)
-        """How its id_tokens name the issuer."""
+        self._issuers: tuple[str, ...] = (issuer,)  # how its id_tokens name it
         self.scopes = ("openid", *check_scopes("scopes", scopes))
         self._credentials = client_id, client_secret
         self._keys = IssuerKeys(issuer, None, ALGORITHMS, lambda: None)
@@ -269,10 +268,10 @@ class Oidc:
         try:
             id, algorithm = read_header(written, ALGORITHMS)
             keys = await self._keys.find(id, algorithm)
-            claims = verify(written, keys, algorithm, issuer=self.names, has_audience=True, leeway=60.0)
+            claims = verify(written, keys, algorithm, issuer=self._issuers, has_audience=True, leeway=60.0)
             if claims is None:
                 again = await self._keys.find(id, algorithm, keys)
-                claims = verify(written, again, algorithm, issuer=self.names, has_audience=True, leeway=60.0)
+                claims = verify(written, again, algorithm, issuer=self._issuers, has_audience=True, leeway=60.0)
         except AuthenticationError as error:
             raise ProviderRefused(f"the id_token is not valid: {error}") from None
         own, audience = self._credentials[0], claims["aud"] if claims else None

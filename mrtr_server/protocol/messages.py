@@ -233,7 +233,7 @@ class YieldReason(Enum):
     STATE_FIRST = "the client needs a state before anything has an effect"
     LEASE_IN_DOUBT = "another replica or worker may run the same round by now"
     OWN_STATE = "the handler keeps a state of its own, and is to run again"
-    LEFT = "the flow could not go on, and what it has done goes with the client"
+    BUSY = "the server can't go on with the flow now, and what it has done goes with the client"
 
 
 @dataclass(slots=True)

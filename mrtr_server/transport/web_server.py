@@ -85,16 +85,19 @@ class _Chain:
         return not self._draining
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        # A signal cuts in anywhere. What follows it, such as accepting connections, is not part of what it interrupts.
+        Context().run(self._drain, number, frame)
+
+    def _drain(self, number: int, frame: FrameType | None) -> None:
         waits = not self._signalled and not self._reloads()
         self._signalled = True
         longest = max(self._draining.values(), default=0.0)
         for admission in tuple(self._draining):
             admission.shut_down()
-        # A signal cuts in anywhere. What it interrupts, such as a step, is not where connections are accepted later.
         if waits and self._loop is not None and self._loop.is_running():
-            self._loop.call_soon_threadsafe(_log_draining, longest, context=Context())
+            self._loop.call_soon_threadsafe(_log_draining, longest)
         if waits and longest > 0 and self._loop is not None and self._loop.is_running():
-            self._loop.call_soon_threadsafe(self._follow_after, longest, number, frame, context=Context())
+            self._loop.call_soon_threadsafe(self._follow_after, longest, number, frame)
         else:
             self._follow(number, frame)
 

@@ -21,6 +21,7 @@ from examples import payments
 from mrtr_server import (
     Context,
     Elicit,
+    EventRow,
     IdempotencyKey,
     InProcessStore,
     InputRequired,
@@ -911,69 +912,74 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
         store.down = set()
 
 
-class FullOfTasks(InProcessStore):
-    """A store that takes no task now and then."""
+class Away(InProcessStore):
+    """A store that takes no task and no event now and then."""
 
     shared = True
-    full = False
+    no_tasks: Exception | None = None
+    no_events: Exception | None = None
 
     async def add_task(self, row: TaskRow, *, seconds: float = 0.0, **more: Any) -> bool:
-        if self.full:
-            raise StoreUnavailable("no room for tasks")
+        if self.no_tasks is not None:
+            raise self.no_tasks
         return await super().add_task(row, seconds=seconds, **more)
+
+    async def add_event(self, row: EventRow) -> bool:
+        if self.no_events is not None:
+            raise self.no_events
+        return await super().add_event(row)
+
+
+@pytest.fixture
+def away() -> Away:
+    return Away()
 
 
 class TestARoundThatBecomesATask:
     """A task that the store does not take is no outcome: the client is told to try again, and that must help."""
 
     @pytest.fixture
-    def full(self) -> FullOfTasks:
-        return FullOfTasks()
+    def bank(self, away: Away) -> MRTRServer:
+        return MRTRServer("bank", keys=[KEY], store=away)
 
-    @pytest.fixture
-    def bank(self, full: FullOfTasks) -> MRTRServer:
-        return MRTRServer("bank", keys=[KEY], store=full)
-
-    async def try_again(self, bank: MRTRServer, full: FullOfTasks, target: str) -> AsyncFlow:
+    async def try_again(self, bank: MRTRServer, away: Away, target: str) -> AsyncFlow:
         """Become a task while the store takes none, and once more when it does."""
         capabilities: JSON = {"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
         flow = AsyncClient(bank, capabilities=capabilities).flow(target)
         asked = (await flow.start()).asks
-        await self.refused(flow, full, {"confirm": yes} if asked else {})
+        await self.refused(flow, away, {"confirm": yes} if asked else {})
         return flow
 
-    async def refused(self, flow: AsyncFlow, full: FullOfTasks, answers: Mapping[str, Answer]) -> None:
-        full.full = True
+    async def refused(self, flow: AsyncFlow, away: Away, answers: Mapping[str, Answer]) -> None:
+        away.no_tasks = StoreUnavailable("no room for tasks")
         state = flow.state
         for _ in range(2):
             flow.state = state
             error = (await flow.send(answers)).error
             assert (error.code, list(error.data)) == (-32603, ["reference"])
-        full.full = False
+        away.no_tasks = None
         flow.state = state
         assert (await flow.send(answers, wait=False)).is_task
 
-    async def test_at_once_may_be_sent_again(self, bank: MRTRServer, full: FullOfTasks) -> None:
+    async def test_at_once_may_be_sent_again(self, bank: MRTRServer, away: Away) -> None:
         @bank.tool(task="required", single_use=True)
         async def run(ctx: Context) -> str:
             return "ran"
 
-        await self.try_again(bank, full, "run")
+        await self.try_again(bank, away, "run")
         await bank._parts.worker.close()
 
-    async def test_after_a_question_may_be_sent_again(self, bank: MRTRServer, full: FullOfTasks) -> None:
+    async def test_after_a_question_may_be_sent_again(self, bank: MRTRServer, away: Away) -> None:
         @bank.tool(task=Task("required", rounds_first=True))
         async def run(ctx: Context) -> str:
             await ctx.confirm("Sure?")
             await ctx.background()
             return "ran"
 
-        await self.try_again(bank, full, "run")
+        await self.try_again(bank, away, "run")
         await bank._parts.worker.close()
 
-    async def test_after_a_step_goes_on_from_there_when_it_is_sent_again(
-        self, bank: MRTRServer, full: FullOfTasks
-    ) -> None:
+    async def test_after_a_step_goes_on_from_there_when_it_is_sent_again(self, bank: MRTRServer, away: Away) -> None:
         @bank.tool(task=Task("required", rounds_first=True))
         async def run(ctx: Context) -> str:
             await ctx.confirm("Sure?")
@@ -985,11 +991,11 @@ class TestARoundThatBecomesATask:
         flow = AsyncClient(bank, capabilities=capabilities).flow("run")
         assert (await flow.start()).questions == {"confirm": "Sure?"}
         repeated = again(bank, flow, flow.state, capabilities=capabilities)
-        full.full = True
+        away.no_tasks = StoreUnavailable("no room for tasks")
         assert is_state_only(await flow.send({"confirm": yes})), "what was done is in the state"
         assert is_state_only(await repeated.send({"confirm": yes}))
         assert repeated.state == flow.state
-        await self.refused(flow, full, {})
+        await self.refused(flow, away, {})
         assert EFFECTS == ["paid"]
         await bank._parts.worker.close()
 
@@ -998,24 +1004,8 @@ class Noted(BaseModel):
     what: str
 
 
-class Away(InProcessStore):
-    """A store that takes no event now and then."""
-
-    shared = True
-    fails: Exception | None = None
-
-    async def add_event(self, *given: Any, **more: Any) -> Any:
-        if self.fails is not None:
-            raise self.fails
-        return await super().add_event(*given, **more)
-
-
 class TestARoundThatLosesItsStore:
     """The client is told to send the same again, and that must help: what says so is no outcome."""
-
-    @pytest.fixture
-    def away(self) -> Away:
-        return Away()
 
     @pytest.fixture
     def bank(self, away: Away) -> MRTRServer:
@@ -1041,10 +1031,10 @@ class TestARoundThatLosesItsStore:
     async def test_runs_again_when_it_is_sent_again(self, bank: MRTRServer, away: Away, error: Exception) -> None:
         flow = await asked(bank, "note")
         repeated = [again(bank, flow, flow.state) for _ in range(3)]
-        away.fails = error
+        away.no_events = error
         for each in repeated[:2]:
             assert "again" in (await each.send({"confirm": yes}, wait=False)).error.message
-        away.fails = None
+        away.no_events = None
         assert (await repeated[2].send({"confirm": yes})).text == "noted"
         assert came(await flow.send({"confirm": yes})) == came(repeated[2].last)
 
@@ -1052,13 +1042,13 @@ class TestARoundThatLosesItsStore:
         flow = AsyncClient(bank).flow("pay")
         assert (await flow.start()).questions
         repeated = again(bank, flow, flow.state)
-        away.fails = StoreUnavailable("no answer in time")
+        away.no_events = StoreUnavailable("no answer in time")
         assert is_state_only(await flow.send({"confirm": yes})), "what was done is in the state"
         assert is_state_only(await repeated.send({"confirm": yes}))
         assert repeated.state == flow.state
         error = (await again(bank, flow, flow.state).send(wait=False)).error
         assert (error.code, list(error.data)) == (-32603, ["reference"])
-        away.fails = None
+        away.no_events = None
         assert (await flow.send()).text == "paid"
         assert EFFECTS == ["paid"]
 
@@ -1072,12 +1062,12 @@ class TestARoundThatLosesItsStore:
             return what
 
         capabilities: JSON = {"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
-        away.fails = StoreUnavailable("no answer in time")
+        away.no_events = StoreUnavailable("no answer in time")
         flow = AsyncClient(bank, capabilities=capabilities).flow("run")
         assert (await flow.start()).is_task
         await until(lambda: EFFECTS)
         await asyncio.sleep(0.1)
-        away.fails = None
+        away.no_events = None
         assert (await flow.wait()).text == "paid"
         assert EFFECTS == ["paid"]
         await bank._parts.worker.close()
