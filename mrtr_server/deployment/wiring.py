@@ -229,7 +229,7 @@ class ServerParts:
         auth, login = _bound(settings, registry, shared, quotas, refusals, clock)
         rounds.upstream = login and login.upstream
         telemetry.login_keys = getattr(login, "keys_used", {})
-        metadata = _resource_metadata(settings, auth, info, path)
+        metadata = _resource_metadata(settings, auth, info, path, is_issuer=login is not None)
         proofs = getattr(auth, "proofs", None)
         challenges = Challenges(metadata, settings.scopes, proofs and proofs.mode)
         self.implementation = implementation = _implementation(settings.name, info)
@@ -451,9 +451,12 @@ def _registered_scopes(registry: Registry) -> set[str]:
     return {scope for each in hooks for hook in (each, *each.outer) for scope in (*hook.scopes, *hook.visible)}
 
 
-def _resource_metadata(settings: Settings[Any], auth: object, info: ServerInfo, path: str) -> ResourceMetadata | None:
-    servers = getattr(auth, "authorization_servers", None)
-    if not servers and (servers is None or not hasattr(auth, "claims")):
+def _resource_metadata(
+    settings: Settings[Any], auth: object, info: ServerInfo, path: str, *, is_issuer: bool
+) -> ResourceMetadata | None:
+    """Return the metadata; None where `auth=` names no authorization server, and is none itself."""
+    servers = getattr(auth, "authorization_servers", ())
+    if not servers and not is_issuer:
         return None
     return ResourceMetadata(
         path,

@@ -55,13 +55,14 @@ async def send(
         "x-mcp-subscription-id": subscription,
     }
     try:
-        status, answer = await fetcher.fetch("POST", url, headers=headers, content=content, most=ANSWER_BYTES)
+        fetched = await fetcher.fetch("POST", url, headers=headers, content=content, most=ANSWER_BYTES)
     except Unreachable as error:
         return Result(error.reason)
     except UnfitUrl:  # what is allowed has changed
         return Result("connection_refused")
+    status = fetched.status
     if _OK <= status < _REDIRECTED:
-        return Result(body=answer)
+        return Result(body=fetched.body)
     if status == _TOO_LARGE:
         return Result("http_4xx", is_final=True)
     if status == _GONE:

@@ -35,6 +35,7 @@ class Fetched(NamedTuple):
     status: int
     body: bytes
     """The first `most` bytes of it, at most."""
+    cache_control: str = ""
 
 
 class Fetcher:

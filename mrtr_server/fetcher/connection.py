@@ -88,23 +88,23 @@ class Connection(asyncio.Protocol):
         """Connect to a host and port through the proxy at the other end. Raises `Unreachable`."""
         self._begin(h11.Request(method="CONNECT", target=authority, headers=[("Host", authority), *headers]), b"", 0)
         try:
-            status = await self._status()
+            head = await self._head()
         except h11.RemoteProtocolError:
             raise Unreachable("connection_refused") from None
-        if status // 100 != 2 or self._has_more:
+        if head is None or head.status_code // 100 != 2 or self._has_more:
             raise Unreachable("connection_refused")
         self._left = 0
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_LARGEST_HEAD)
 
-    async def exchange(self, request: h11.Request, content: bytes, most: int) -> tuple[int, bytes] | None:
-        """Send a request; return the status and the first `most` bytes of the body, or None where nothing came.
+    async def exchange(self, request: h11.Request, content: bytes, most: int) -> tuple[int, bytes, str] | None:
+        """Send a request; return status, the first `most` bytes of the body, and Cache-Control; None if nothing came.
 
         Nothing comes on a kept connection that the server closed at the same moment. Raises `Unreachable`.
         """
         self._begin(request, content, most)
         try:
-            status = await self._status()
-            if not status:
+            head = await self._head()
+            if head is None:
                 return None
             body = await self._body(most)
         except h11.RemoteProtocolError:
@@ -114,7 +114,8 @@ class Connection(asyncio.Protocol):
             self._left = 0
         else:
             self.abort()
-        return status, body[:most]
+        cached = b",".join(value for name, value in head.headers if name == b"cache-control")
+        return head.status_code, body[:most], cached.decode("latin-1")
 
     @property
     def _has_more(self) -> bool:
@@ -130,17 +131,17 @@ class Connection(asyncio.Protocol):
         # The whole body is in memory anyway, so nobody waits until the peer has read it.
         self._transport.write(b"".join(part or b"" for part in sent))
 
-    async def _status(self) -> int:
-        """Return the status of the response; 0 if the connection ended before anything came."""
+    async def _head(self) -> h11.Response | None:
+        """Return the response without its body; None if the connection ended before anything came."""
         came = 0
         while True:
             event = self._http.next_event()
             if event is h11.NEED_DATA:
                 came += await self._receive()
                 if not came:
-                    return 0
+                    return None
             elif isinstance(event, h11.Response):
-                return event.status_code
+                return event
             elif not isinstance(event, h11.InformationalResponse):
                 raise Unreachable("connection_refused")
 

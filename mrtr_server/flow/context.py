@@ -5,7 +5,7 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
-from ..errors import FlowError
+from ..errors import FlowError, ToolError
 from ..hints import CONTEXT, attributes_of
 from ..protocol.apps import AppPage
 from ..protocol.callers import ClientInfo, Principal, request_of
@@ -14,6 +14,7 @@ from ..schema.uri_templates import UriTemplate
 from .asks import Ask, Confirm, Elicit, ListRoots, Root
 from .events import Emitting, EventType
 from .sampling import Sample, Sampled
+from .steps import current_step
 from .url_asks import Callback, CallbackLink, ElicitUrl
 from .waiting_round import WaitingRound
 from .waits import Answering, Desk, Person, Ticket, Tickets, Wait, WaitFor, Who, load_about
@@ -579,6 +580,9 @@ class Context:
         and the call comes again (Authorization, Step-Up Authorization Flow). Keep it nowhere: ask for it within the
         step that uses it, so that no step takes or returns it, and show it in no answer, log or error.
 
+        Without a database, a task has the token that the client's latest request brought. Once that has ended, the task
+        asks the person to go on, and the answer brings a token; a step can't ask, so call this before it, too.
+
         Args:
             scopes: what the token must be good for, as the provider calls it.
 
@@ -589,7 +593,8 @@ class Context:
             CallEnded: a plain `def` called it, which can't wait.
             FlowError: nobody logs in at this server.
             InsufficientScope: the person has not allowed a scope. Let it through.
-            ToolError: the provider can't be reached; or a task can't have the token, since no store keeps it.
+            ToolError: the provider can't be reached; or a task can't have the token: a scope is missing, or its step
+                would have to ask.
         """
         if not self._can_await:
             raise self._round.refuse_plain("ctx.upstream_token()")
@@ -599,7 +604,15 @@ class Context:
         round_ = self._round
         if round_.upstream is None:
             raise FlowError("ctx.upstream_token() needs a server where people log in: MRTRServer(auth=Login(...))")
-        return await round_.upstream.token(round_.call, scopes, in_task=round_.task is not None)
+        token = await round_.upstream.token(round_.call, scopes, in_task=round_.task is not None)
+        asked = 0
+        while token is None:
+            if current_step.get():
+                raise ToolError("This step can't have the person's account now. Start this once more.")
+            asked += 1  # the answers of earlier rounds are there already, and what they brought has ended
+            await self.confirm(round_.upstream.question, key=f"upstream_token_{asked}")
+            token = await round_.upstream.token(round_.call, scopes, in_task=True)
+        return token
 
     def uri_for(self, uri: str, /, **variables: Any) -> str:
         """Return where clients find a resource of the application, or object, that this handler belongs to.

@@ -15,7 +15,9 @@ from ..fetcher import Fetcher, UnfitUrl, Unreachable
 
 MOST_BYTES = 5 * 1024
 
-FRESH = 300.0  # for how long a document counts before it is fetched again, in seconds
+FRESH = 300.0  # for how long a document counts before it is fetched again, in seconds, if its server does not say
+
+LEAST_FRESH, MOST_FRESH = 60.0, 3600.0  # whatever its server says
 
 FAILED = 60.0  # for how long a document that was none is not asked for again, in seconds
 
@@ -109,8 +111,7 @@ class Documents:
     async def _fetch(self, url: str, before: _Known | None) -> _Known:
         document, why, seconds = None, "too many documents were asked for; try again in a minute", 0.0
         if self._by_host.take(urlsplit(url).hostname or "") and self._in_all.take(""):
-            document, why = await self._ask(url)
-            seconds = FAILED if document is None else FRESH
+            document, why, seconds = await self._ask(url)
         if (
             document is None
             and before is not None
@@ -126,20 +127,32 @@ class Documents:
                 self._known.popitem(last=False)
         return known
 
-    async def _ask(self, url: str) -> tuple[Mapping[str, Any] | None, str]:
+    async def _ask(self, url: str) -> tuple[Mapping[str, Any] | None, str, float]:
+        """Return a document, or why there is none, and for how long that counts, in seconds."""
         try:
             self._fetcher.check(url)
             fetched = await self._fetcher.fetch("GET", url, headers={"Accept": "application/json"}, most=MOST_BYTES + 1)
         except UnfitUrl as error:
-            return None, str(error)
+            return None, str(error), FAILED
         except Unreachable:  # why is nobody's business who could look around by it
-            return None, "it can't be fetched"
+            return None, "it can't be fetched", FAILED
         if fetched.status != 200:
-            return None, f"its server answered with the status {fetched.status}"
+            return None, f"its server answered with the status {fetched.status}", FAILED
         try:
             document = from_json(fetched.body) if len(fetched.body) <= MOST_BYTES else None
         except ValueError:
             document = None
         if not isinstance(document, dict):
-            return None, f"it is no JSON object of at most {MOST_BYTES} bytes"
-        return document, ""
+            return None, f"it is no JSON object of at most {MOST_BYTES} bytes", FAILED
+        return document, "", _fresh(fetched.cache_control)
+
+
+def _fresh(cache_control: str) -> float:
+    """Return for how long a document counts, in seconds (OAuth Client ID Metadata Document, Metadata Caching)."""
+    said = {
+        name.strip().lower(): value for name, _, value in (each.partition("=") for each in cache_control.split(","))
+    }
+    age = said.get("max-age", "").strip(' "')
+    if "no-store" in said or "no-cache" in said:
+        return LEAST_FRESH
+    return min(max(float(age), LEAST_FRESH), MOST_FRESH) if age.isascii() and age.isdigit() else FRESH

@@ -170,7 +170,7 @@ class Login(AuthenticationBackend):
             clients,
             authorizing,
             tokens,
-            UpstreamTokens(self._provider, rows, refusals),
+            UpstreamTokens(self._provider, rows, families, refusals, clock),
             proofs,
             refusals,
             own_scopes,

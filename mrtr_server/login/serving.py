@@ -124,7 +124,9 @@ class LoginServer(AuthenticationBackend):
         grant = Grant(*found.grant)
         await check_proof(self.proofs, conn, scheme, token, grant.jkt)
         client = grant.client if self._bind_client else ""
-        user = LoginUser(grant, found.expires, client, Upstream(found.upstream, scopes=found.upstream_scopes))
+        upstream = Upstream(found.upstream, scopes=found.upstream_scopes)
+        self.upstream.note(grant, upstream, found.expires)
+        user = LoginUser(grant, found.expires, client, upstream)
         return AuthCredentials(grant.scopes), user
 
     # The endpoints

@@ -105,7 +105,7 @@ class TokenEndpoint:
             raise away("The same code is being redeemed")
         self._check_known(redeemed)
         if redeemed.verdict != "granted":
-            await self._families.end(grant.family, who)
+            await self._issuing.end(grant)
             self._refusals.note("A code came twice, so its login has ended")
             raise _invalid("The code was used before")
         if await self._families.is_ended(grant.family, grant.began, who):
@@ -150,7 +150,7 @@ class TokenEndpoint:
             if is_repeated and not await self._has_ended(grant):
                 return json_response(reply.body)
         if redeemed.verdict != "granted" or await self._families.generation(grant.family) > token.generation:
-            await self._families.end(grant.family, who)
+            await self._issuing.end(grant)
             self._refusals.note("A refresh token came again after it was used, so its login has ended")
             raise _invalid("The refresh token was used before, so the login has ended")
         return await self._refresh(site, text, token, scopes, jkt, redeemed)
@@ -187,7 +187,7 @@ class TokenEndpoint:
         if found is not None:
             grant = Grant(*found.grant)
             if grant.client == client:
-                await self._families.end(grant.family, principal_of(grant))
+                await self._issuing.end(grant)
         return json_response({})  # also for a token that is none (RFC 7009, section 2.2)
 
 

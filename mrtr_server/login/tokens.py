@@ -1,6 +1,7 @@
 """What a login gives: codes, access tokens and refresh tokens, each a sealed record of one family."""
 
 import secrets
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any
@@ -18,6 +19,8 @@ CODE_SECONDS = 60.0
 LONGEST_ACCESS = 2048  # characters
 
 LONGEST_CODE = 8192
+
+_MOST_UNSENT = 1000
 
 Allow = Callable[[Mapping[str, Any]], bool | Awaitable[bool]] | Sequence[str]
 
@@ -43,6 +46,8 @@ class Issuing:
         self._clock = clock
         self._access_seconds = access_seconds
         self._refresh_seconds = refresh_seconds
+        # What the provider gave, by login, where a refresh failed after that: it takes the former tokens no more.
+        self._unsent: OrderedDict[str, Upstream] = OrderedDict()
 
     async def code(self, issuer: str, asked: Asked, upstream: Upstream, claims: JSON, own: set[str]) -> str:
         """Return the code for a person who has logged in. Raises `NotAdmitted`, `IssuerUnavailable`."""
@@ -97,7 +102,9 @@ class Issuing:
             grant = grant._replace(claims=kept(claims))
         await self._check_admitted(grant.subject, claims or grant.claims, upstream)
         # The refresh token keeps all scopes; the access token has those that were asked for (RFC 6749, section 6).
-        return await self._reply(issuer, grant._replace(jkt=jkt), upstream, token.generation + 1, scopes)
+        reply = await self._reply(issuer, grant._replace(jkt=jkt), upstream, token.generation + 1, scopes)
+        self._unsent.pop(grant.family, None)
+        return reply
 
     async def _renewed(self, grant: Grant, upstream: Upstream) -> tuple[Upstream, JSON | None]:
         """Return the person's tokens, refreshed where they end soon, or where `allow=` is to be asked again."""
@@ -105,17 +112,32 @@ class Issuing:
         if self._rows is None:
             ends = bool(upstream.expires) and upstream.expires < self._clock() + self._access_seconds + EARLY
             if asks or (ends and upstream.refresh):
-                return await self._provider.renew(upstream, grant.subject)
+                return await self._renewed_here(grant, upstream)
             return upstream, None
+        claims = None
         if asks:
-            found, claims = await self._rows.renew(grant.family, principal_of(grant))
-        else:
-            found, claims = None, None
-        row = await self._rows.get(grant.family)
-        if row is None:
+            _, claims = await self._rows.renew(grant.family, principal_of(grant))
+        # Or the row would end before its family.
+        found = await self._rows.keep_on(grant.family, principal_of(grant))
+        if found is None:
             raise ProviderRefused("the store has no tokens of this login any more")
-        await self._rows.put(row.upstream, row.about)  # or the row would end before its family
-        return found or row.upstream, claims
+        return found, claims
+
+    async def _renewed_here(self, grant: Grant, upstream: Upstream) -> tuple[Upstream, JSON | None]:
+        """Refresh tokens that travel with the client. What the provider gave stays at hand until the client has it."""
+
+        async def keep(renewed: Upstream) -> None:
+            self._unsent[grant.family] = renewed
+            if len(self._unsent) > _MOST_UNSENT:
+                self._unsent.popitem(last=False)
+
+        return await self._provider.renew(self._unsent.get(grant.family, upstream), grant.subject, keep)
+
+    async def end(self, grant: Grant) -> None:
+        """End a login. Raises `StoreUnavailable`."""
+        await self._families.end(grant.family, principal_of(grant))
+        if self._rows is not None:
+            await self._rows.end(grant.family)
 
     # The tokens
 

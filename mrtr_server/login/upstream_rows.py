@@ -56,10 +56,31 @@ class UpstreamRows:
         self._rows = _sealed(row_codec(ring, LOGIN_TOKENS, in_memory=store.in_memory))
 
     async def put(self, upstream: Upstream, about: About) -> None:
+        await self._put(upstream, about, keep=self._seconds)
+
+    async def _put(self, upstream: Upstream, about: About, *, keep: float) -> None:
         key = _key(about.family)
         sealed = self._rows.seal(key, to_json([*upstream, about._replace(used=self._clock())])).encode()
-        quota = self._quotas.of(Principal(about.subject, about.issuer))
-        await self._store.replace(key, sealed, keep=self._seconds, quota=quota)
+        await self._store.replace(key, sealed, keep=keep, quota=self._quotas.of(Principal(about.subject, about.issuer)))
+
+    async def end(self, family: str) -> None:
+        """Let a row expire at once. Raises `StoreUnavailable`."""
+        if (row := await self.get(family)) is not None:
+            await self._put(Upstream(), row.about, keep=1.0)
+
+    async def keep_on(self, family: str, who: Principal) -> Upstream | None:
+        """Keep a row for as long as its family may live from now on, and return its tokens; None if there is none."""
+        if (row := await self.get(family)) is None:
+            return None
+        name = _refresh_of(family, row.upstream)
+        redeemed = await self._store.redeem(name, "", lease=_LEASE, keep=_KEPT, quota=self._quotas.of(who))
+        if redeemed.verdict == "granted":  # otherwise another process puts newer tokens, which must stay
+            try:
+                await self.put(row.upstream, row.about)
+            finally:
+                with suppress(StoreUnavailable):
+                    await self._store.release(name, redeemed.token)
+        return row.upstream
 
     async def get(self, family: str) -> Row | None:
         key = _key(family)
@@ -90,7 +111,7 @@ class UpstreamRows:
             if first is not None and found.access != first.access:  # another process has refreshed them
                 return found, None
             first = found
-            name = digest_parts("login upstream refresh", family, found.access)
+            name = _refresh_of(family, found)
             redeemed = await self._store.redeem(name, "", lease=_LEASE, keep=_KEPT, quota=self._quotas.of(who))
             if redeemed.verdict == "granted":
                 try:
@@ -122,6 +143,11 @@ def _sealed(codec: RowCodec) -> SealedRows:
 def _read(rows: SealedRows, key: str, found: bytes) -> Row:
     *upstream, about = from_json(rows.unseal(key, found))
     return Row(Upstream(*upstream), About(*about))
+
+
+def _refresh_of(family: str, upstream: Upstream) -> str:
+    """Return under what name tokens are refreshed once."""
+    return digest_parts("login upstream refresh", family, upstream.access)
 
 
 def _key(family: str) -> str:

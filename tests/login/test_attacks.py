@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.responses import JSONResponse, RedirectResponse
 
 from mrtr_server.crypto.digests import challenge_of
+from mrtr_server.login.documents import Documents
 
 from .conftest import KEY, Stage, make
 from .people import REDIRECT, Client, action_of, back, question_of
@@ -510,6 +511,40 @@ def test_a_document_is_fetched_by_no_redirect_and_seldom(stage: Stage, tmp_path:
     assert len(asked) == 1
     late = stage.browser().open(client.page(client_id=f"{address}/late.json"))
     assert "too many" in late.text
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("", 300),
+        ("max-age=120", 120),
+        ('public, MAX-AGE="900"', 900),
+        ("max-age=86400", 3600),
+        ("max-age=5", 60),
+        ("max-age=no", 300),
+        ("max-age=" + "9" * 5000, 3600),
+        ("no-store, max-age=600", 60),
+    ],
+)
+@pytest.mark.anyio
+async def test_a_document_counts_for_as_long_as_its_server_says(
+    stage: Stage, tmp_path: Path, said: str, seconds: float
+) -> None:
+    now = 0.0
+    address, served, fetcher = stage.documents(tmp_path)
+    id = f"{address}/client.json"
+    documents = Documents(fetcher, lambda: now)
+
+    async def found(name: str) -> str:
+        served["/client.json"] = JSONResponse({"client_id": id, "client_name": name}, headers={"cache-control": said})
+        return str((await documents.find(id))["client_name"])
+
+    assert await found("before") == "before"
+    now = seconds - 1
+    assert await found("after") == "before"
+    now = seconds + 1
+    assert await found("after") == "after"
+    await documents.close()
 
 
 @pytest.mark.parametrize(

@@ -189,19 +189,6 @@ def test_a_provider_that_is_away_ends_no_login(stage: Stage) -> None:
     assert client.refresh(tokens).status_code == 200
 
 
-def test_what_a_provider_refreshed_is_kept_though_it_says_nothing_of_the_person_after_that(
-    stage: Stage, database: str
-) -> None:
-    login = stage.provider.login(allow=["my-org"], upstream=("read:user", "read:org"))
-    client = stage.client(stage.serve(make(login, store=database)))
-    stage.provider.set(orgs={"my-org": ["octocat"]}, expires=300)
-    tokens = client.tokens(stage.browser())
-    stage.provider.set(silent=True)
-    assert client.refresh(tokens).status_code == 503
-    stage.provider.set(silent=False)
-    assert client.refresh(tokens).status_code == 200
-
-
 def test_keys_rotate_and_a_gauge_says_which_are_in_use(stage: Stage) -> None:
     before, after = bytes([1] * 32), bytes([2] * 32)
     address = "http://127.0.0.1:7071"

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -61,6 +62,9 @@ def test_logins_are_listed_until_they_end(stage: Stage, file: Path, run: Run) ->
     assert "There are 3" in run("logins", "list", "--limit", "1").stderr
     first.post("/revoke", token=tokens["refresh_token"])
     assert [each["client"] for each in listed(run)] == ["Second", "Second"]
+    with closing(sqlite3.connect(file)) as database:  # of the person's tokens nothing stays for a month
+        kept = database.execute("SELECT count(*) FROM mrtr_kept WHERE expires > ?", [time.time() + 10])
+        assert kept.fetchone() == (3,)
 
 
 def test_an_operator_ends_the_logins_of_a_person_and_not_those_of_others(stage: Stage, file: Path, run: Run) -> None:

@@ -1,6 +1,7 @@
 """What a server does in a person's name at the provider: with their own token, and with no more than they allowed."""
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from mrtr_server import Context, MRTRServer, Task
+from mrtr_server import Context, InProcessStore, MRTRServer, Task, testing
+from mrtr_server.testing import accept
 
 from ..support.databases import PostgreSQL
 from .conftest import Provider, Stage, make
@@ -133,21 +135,110 @@ def test_a_person_is_asked_for_a_scope_before_a_task_begins_and_not_within_it(st
     assert task_result(client, tokens, "later_if_allowed")["structuredContent"] == ["read:user", "repo"]
 
 
-def test_a_task_without_a_store_says_what_it_needs(stage: Stage) -> None:
-    client = stage.client(stage.serve(server(stage.provider)))
-    result = task_result(client, client.tokens(stage.browser(), scope="repo"))
-    assert result["isError"] is True
-    assert "has no database" in result["content"][0]["text"]
+def test_what_a_provider_refreshed_is_kept_though_it_says_nothing_of_the_person_after_that(
+    stage: Stage, options: Any
+) -> None:
+    login = stage.provider.login(allow=["my-org"], upstream=("read:user", "read:org"))
+    client = stage.client(stage.serve(make(login, **options)))
+    stage.provider.set(orgs={"my-org": ["octocat"]}, expires=300)
+    tokens = client.tokens(stage.browser())
+    stage.provider.set(silent=True)
+    assert client.refresh(tokens).status_code == 503
+    stage.provider.set(silent=False)
+    assert client.refresh(tokens).status_code == 200
+
+
+class TestTaskWithoutAStore:
+    def test_uses_the_token_of_the_latest_request(self, stage: Stage) -> None:
+        client = stage.client(stage.serve(server(stage.provider)))
+        tokens = client.tokens(stage.browser(), scope="repo")
+        assert task_result(client, tokens)["structuredContent"] == ["read:user", "repo"]
+
+    @pytest.mark.parametrize("tool", ["slow", "slow_step"])
+    def test_asks_for_the_next_request_once_that_token_has_ended(self, stage: Stage, tool: str) -> None:
+        held = Held(stage, tool)
+        held.now += 700  # the token of ours has ended, and nobody has refreshed it
+        status = held.go_on()
+        held.sign(held.client.refresh(held.tokens).json())
+        if tool == "slow_step":
+            assert held.flow.wait().failure == "This step can't have the person's account now. Start this once more."
+            return
+        assert status == "input_required"
+        reply = held.flow.look()
+        assert list(reply.questions.values()) == [f"This needs your account at {stage.provider.url}. Go on?"]
+        assert held.flow.finish(upstream_token_1=accept()).structured == ["read:user", "repo"]
+
+    def test_fails_once_its_login_has_ended(self, stage: Stage) -> None:
+        held = Held(stage, "slow")
+        held.client.post("/revoke", token=held.tokens["refresh_token"])
+        assert held.go_on() == "completed"
+        held.sign(held.client.tokens(stage.browser(), scope="repo"))
+        assert "The login that this was started with has ended" in held.flow.wait().failure
+
+
+class Held:
+    """A task of a server without a database, before it asks for the token.
+
+    Args:
+        stage: what the test has.
+        tool: whether it asks within a step.
+    """
+
+    def __init__(self, stage: Stage, tool: str) -> None:
+        self.now = time.time()
+        stage.clock = lambda: self.now
+        self._store = InProcessStore()
+        self._went_on, came = threading.Event(), threading.Event()
+        app = server(stage.provider, store=self._store)
+
+        async def use(ctx: Context) -> list[str]:
+            return await scopes_at(stage.provider, await ctx.upstream_token("repo"))
+
+        @app.tool(task=Task(rounds_first=True))
+        async def slow(ctx: Context) -> list[str]:
+            """Use the token after a while."""
+            await ctx.background()
+            came.set()
+            await asyncio.to_thread(self._went_on.wait, 30)
+            return await use(ctx)
+
+        @app.tool(task=Task(rounds_first=True))
+        async def slow_step(ctx: Context) -> list[str]:
+            """Use the token after a while, in a step."""
+            await ctx.background()
+            came.set()
+            await asyncio.to_thread(self._went_on.wait, 30)
+            return await ctx.step(use, ctx)
+
+        self.client = stage.client(stage.serve(app))
+        self.tokens = self.client.tokens(stage.browser(), scope="repo")
+        self.flow = kit_of(self.client, self.tokens).flow(tool)
+        self._id = self.flow.start().task.id
+        assert came.wait(30)
+
+    def go_on(self) -> str:
+        """Let the task ask for the token; return its status once it has."""
+        self._went_on.set()
+        while (row := asyncio.run(self._store.find_task(self._id))) is not None and row.status == "working":
+            time.sleep(0.01)
+        assert row is not None
+        return row.status
+
+    def sign(self, tokens: Any) -> None:
+        """Send further requests with other tokens."""
+        self.flow.headers = {"authorization": f"Bearer {tokens['access_token']}"}
+
+
+def kit_of(client: Client, tokens: Any) -> testing.Client:
+    """Return a client of the kit that calls with tokens."""
+    return testing.Client(
+        f"{client.base}/mcp", tasks=True, headers={"authorization": f"Bearer {tokens['access_token']}"}
+    )
 
 
 def task_result(client: Client, tokens: Any, tool: str = "later") -> Any:
     """Return the result of a task, by a client of the kit."""
-    from mrtr_server import testing
-
-    kit = testing.Client(
-        f"{client.base}/mcp", capabilities={}, tasks=True, headers={"authorization": f"Bearer {tokens['access_token']}"}
-    )
-    return kit.call(tool).result
+    return kit_of(client, tokens).call(tool).result
 
 
 def test_a_token_of_the_provider_that_is_too_long_needs_a_store(stage: Stage, tmp_path: Path) -> None:
