@@ -205,6 +205,8 @@ def test_everything_of_the_tutorial(tmp_path: Path) -> None:
         flow.answer(details={"amount": 30, "kind": "books"})
         assert flow.answer(confirm=yes).is_task
         terminal.expect_all(claimed)
+        # The line is printed at the end of the round, a moment before the store has the wait.
+        wait_until(lambda: manager.call("waiting").structured, "the wait to be listed")
         (waiting,) = manager.call("waiting").structured
         manager.call("review", ticket=waiting["ticket"], approve=True, answers={"confirm": yes})
         terminal.expect_all(decided)
