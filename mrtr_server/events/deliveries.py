@@ -382,6 +382,6 @@ class Delivery:
     async def _control(self, type: str, body: dict[str, Any]) -> None:
         if self._progress.takes_control:
             result = await self._send(control_id(type), body)
-            if result.reason in ("http_4xx", "http_5xx"):
+            if result.reason == "http_4xx":  # and not one that is in trouble for a moment
                 self._progress.takes_control = False
                 self.is_changed = True

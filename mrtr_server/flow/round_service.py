@@ -257,8 +257,12 @@ class RoundService:
         return await self._hand_over(round_, YieldReason.STATE_FIRST)
 
     async def hand_over_done(self, round_: RoundContext) -> HandedOver | None:
-        """End a round, which could not go on, with a state that holds what it has done, if it may leave."""
-        return await self._hand_over(round_, YieldReason.BUSY) if self._may_leave(round_) else None
+        """End a round, which could not go on, with a state that holds the steps that it ran.
+
+        None where it ran none, or may not leave: then the client has what it needs to send the request again.
+        """
+        has_run = round_.call.state is not None and len(round_.journal.steps) > round_.steps_before
+        return await self._hand_over(round_, YieldReason.BUSY) if has_run and self._may_leave(round_) else None
 
     async def run_task(self, round_: RoundContext, task: Background) -> RoundEnd:
         """Run a round of a task; its journal lies with the task, so nothing is sealed for the client.

@@ -48,6 +48,8 @@ class RoundContext:
     binding: list[str] | None = None
     is_open: bool = field(default=False, init=False)
     journal: Journal = field(init=False)
+    steps_before: int = field(default=0, init=False)
+    """How many steps the state had that came."""
 
 
 class UnansweredAsks:
@@ -166,7 +168,7 @@ class States:
         call.trace.resume(journal)
         self.unanswered.admit(call, bound_to, journal)
         journal.deliver(call.answers or {})
-        round_.journal, round_.is_open = journal, True
+        round_.journal, round_.is_open, round_.steps_before = journal, True, len(journal.steps)
         return journal
 
     def _check_answers(self, call: Call) -> None:

@@ -6,6 +6,7 @@ from typing import Any, assert_never
 from ..concurrency.threads import Threads
 from ..errors import (
     ArgumentsMisfit,
+    Busy,
     Declined,
     FlowError,
     InvalidParams,
@@ -108,7 +109,7 @@ class PromptsAndResources:
                     case Refused(refusal):
                         raise Declined(refused(refusal), {"action": refusal.action})
                     case Failed(error):
-                        raise self._refusal(call, error)
+                        return await self._end_failed(round_, error)
                     case Backgrounded():
                         raise FlowError(f"{handler.name!r} can't become a task; only tools can")
                     case unknown:
@@ -120,6 +121,14 @@ class PromptsAndResources:
             return await self._rounds.deliver(RoundContext(handler, call, outlet, arguments), run_once)
         except Exception as error:
             raise self._refusal(call, error) from None
+
+    async def _end_failed(self, round_: RoundContext, error: Exception) -> Outcome:
+        """Return what a client gets of a round that has failed. Raises `RequestError`."""
+        refusal = self._refusal(round_.call, error)
+        done = await self._rounds.hand_over_done(round_) if isinstance(refusal, Busy) else None
+        if done is None:
+            raise refusal
+        return done  # the client comes again, and carries what was done
 
     def _refusal(self, call: Call, error: Exception) -> RequestError:
         if isinstance(error, NotFound):

@@ -112,7 +112,6 @@ class Tools:
         call = round_.call
         offer = call.task
         terms = tool.handler.task if offer is not None else None
-        steps_before = len(round_.journal.steps) if round_.is_open else 0
         try:
             if terms is not None and offer is not None and (offer.at_once or not terms.rounds_first):
                 return await self._start(round_)
@@ -124,12 +123,12 @@ class Tools:
                 case NeedsInput() | HandedOver():
                     return end
                 case Backgrounded(waits=waits):
-                    return await self._start_task(round_, steps_before, waits)
+                    return await self._start_task(round_, waits)
                 case Refused():
                     call.trace.declined = True
                     return Complete(failed(refused(end.refusal)))
                 case Failed(error):
-                    return await self._end_failed(round_, error, steps_before)
+                    return await self._end_failed(round_, error)
                 case unknown:
                     assert_never(unknown)
         except Exception as error:
@@ -140,10 +139,10 @@ class Tools:
             return await self._rounds.hand_over(round_)
         if not round_.is_open:
             self._rounds.open(round_)
-        return await self._start_task(round_, len(round_.journal.steps))
+        return await self._start_task(round_)
 
-    async def _start_task(self, round_: RoundContext, steps_before: int, waits: str = "") -> Outcome:
-        """Start a task of a round that has ended. `steps_before` is how many steps had run before it."""
+    async def _start_task(self, round_: RoundContext, waits: str = "") -> Outcome:
+        """Start a task of a round that has ended."""
         # `waits`: what it waits for that somebody else answers, in words. Then its client need not take tasks.
         call, journal, terms = round_.call, round_.journal, round_.handler.task
         assert terms is not None  # noqa: S101  or nothing would lead here
@@ -153,17 +152,16 @@ class Tools:
             task = await self._tasks.start(terms, call, journal, once=once)
             return TaskCreated(replace(task, message=task.message or waits))
         except StoreUnavailable as error:
-            if len(journal.steps) == steps_before:
+            if len(journal.steps) == round_.steps_before:
                 raise not_executed(error, f"{call.target!r} did not become a task without its store") from None
-            return await self._end_failed(round_, error, steps_before)
+            return await self._end_failed(round_, error)
 
-    async def _end_failed(self, round_: RoundContext, error: Exception, steps_before: int) -> Outcome:
-        """Return what a client gets of a round that has failed. Raises `RequestError`. See `_start_task`."""
+    async def _end_failed(self, round_: RoundContext, error: Exception) -> Outcome:
+        """Return what a client gets of a round that has failed. Raises `RequestError`."""
         try:
             return self._failed(round_.call, error)
         except Busy:  # the client comes again, and carries what was done
-            is_behind = round_.call.state is not None and len(round_.journal.steps) > steps_before
-            if is_behind and (handed_over := await self._rounds.hand_over_done(round_)) is not None:
+            if (handed_over := await self._rounds.hand_over_done(round_)) is not None:
                 return handed_over
             raise
 

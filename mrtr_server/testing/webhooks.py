@@ -120,7 +120,7 @@ class WebhookReceiver:
         is_asked = message.get("type") == "verification"
         status = self._failures.pop(0) if self._failures and not is_asked else _OK
         async with self._came:
-            headers = {name.lower(): value for name, value in request.headers.items()}
+            headers = dict(request.headers)
             self.sent.append(Sent(headers["webhook-id"], message, headers, status))
             self._came.notify_all()
         if is_asked and self.verifies:

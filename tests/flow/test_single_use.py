@@ -1052,6 +1052,28 @@ class TestARoundThatLosesItsStore:
         assert (await flow.send()).text == "paid"
         assert EFFECTS == ["paid"]
 
+    @pytest.mark.parametrize("kind", ["prompt", "resource"])
+    async def test_of_a_prompt_or_a_resource_goes_on_behind_it_too(
+        self, bank: MRTRServer, away: Away, kind: str
+    ) -> None:
+        written = bank.event("written", payload=Noted)
+
+        async def letter(ctx: Context) -> str:
+            await ctx.confirm("Sure?")
+            paid = await ctx.step(effect, "paid")
+            await ctx.emit(written, Noted(what=paid))
+            return paid
+
+        bank.prompt(letter) if kind == "prompt" else bank.resource("letter://new")(letter)
+        client = AsyncClient(bank)
+        flow = client.prompt_flow("letter") if kind == "prompt" else client.resource_flow("letter://new")
+        assert (await flow.start()).questions
+        away.no_events = StoreUnavailable("no answer in time")
+        assert is_state_only(await flow.send({"confirm": yes})), "what was done is in the state"
+        away.no_events = None
+        assert "paid" in str((await flow.send()).result)
+        assert EFFECTS == ["paid"]
+
     async def test_of_a_task_goes_on_when_the_store_is_back(self, bank: MRTRServer, away: Away) -> None:
         paid = bank.event("paid", payload=Noted)
 
