@@ -26,7 +26,7 @@ from .errors import (
     Withdrawn,
 )
 from .events.options import Events, Webhooks
-from .events.received import WebhookMessage, read_webhook
+from .events.signatures import WebhookMessage, read_webhook
 from .flow.asks import Confirm, Elicit, Elicited, InputRequired, Inputs, ListRoots, Root, Roots, State
 from .flow.context import Context
 from .flow.events import Batch, EventType, Occurrence

@@ -133,7 +133,7 @@ ONLY_IMPORTERS = {
             f"schema.{each}"
             for each in ("arguments", "exact", "forms", "generator", "hardening", "misfits", "peer_validator")
         ),
-        *(f"schema.{each}" for each in ("models", "results", "stored", "structured", "type_parts")),
+        *(f"schema.{each}" for each in ("results", "stored", "structured", "type_parts")),
         "testing.answers",
         "well_formed",
     },

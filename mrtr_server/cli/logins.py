@@ -36,7 +36,7 @@ def list_logins(database: str, limit: int, as_json: bool) -> None:
     person; the client, by the address of its document or by what it calls itself; when the login began, and when its
     tokens were last refreshed.
     """
-    from ..login.administration import logins_in  # loads what verifies tokens
+    from ..login.upstream_tokens import logins_in  # loads what verifies tokens
 
     ring = ring_of_servers()
     found = run_on(database, lambda store: logins_in(store, ring))

@@ -19,8 +19,7 @@ from ..storage.watched import WatchedStore
 from ..tally import Tally
 from ..tasks.worker import Worker
 from ..telemetry import names
-from ..telemetry.call_kinds import Offered
-from ..telemetry.calls import CallTelemetry
+from ..telemetry.calls import CallTelemetry, Offered
 from ..telemetry.choice import choose
 from ..telemetry.meters import Gauges, Histogram, Meters, StoreMeasures, Values, measure_lag
 from ..transport.routing import Metadata, MetricsPage

@@ -32,7 +32,7 @@ from ..flow.home import Home, Lifespans, identity
 from ..flow.rate_limiter import RateLimiter
 from ..flow.round_service import RoundService
 from ..flow.single_use import Redeemer
-from ..flow.states import States, UnansweredAsks
+from ..flow.states import Forgotten, States, UnansweredAsks
 from ..flow.url_asks import Callbacks
 from ..limits import Limits, with_room
 from ..live.live_calls import LiveCalls
@@ -52,7 +52,6 @@ from ..protocol.messages import JSON, Change
 from ..protocol.served_dialects import ServedDialects
 from ..registration.offering import Opening
 from ..registration.registry import Registry
-from ..storage.forgotten import Forgotten
 from ..storage.health import VitalsWatch, written
 from ..storage.quotas import Quotas
 from ..tally import Tally

@@ -36,7 +36,7 @@ from ..events.subscriptions import (
     source_id,
     subscription_id,
 )
-from ..events.verifications import Verifications
+from ..events.webhooks import Verifications
 from ..flow.authorization import Authorizer
 from ..flow.events import EventType, Mode
 from ..limits import LONGEST_NAME, Limits, check_length, share_of

@@ -10,9 +10,8 @@ from ..crypto.digests import digest
 from ..errors import SetupError
 from ..protocol.callers import Caller, Principal
 from ..protocol.messages import JSON
-from ..schema.models import ModelArguments
 from ..schema.stored import Stored
-from ..schema.structured import Structured
+from ..schema.structured import ModelArguments, Structured
 from .authorization import Hook
 from .steps import current_step
 

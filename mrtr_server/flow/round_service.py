@@ -28,9 +28,8 @@ from .round import NO_REPORTS, Background, Round
 from .runner import in_pieces, run
 from .single_use import Redeemer
 from .states import RoundContext, States
-from .upstream import UpstreamTokens
 from .url_asks import Callbacks, Reports
-from .waiting_round import ShouldYield, WaitingRound
+from .waiting_round import ShouldYield, UpstreamTokens, WaitingRound
 from .waits import Desk
 
 logger = logging.getLogger("mrtr_server")

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 
@@ -13,14 +13,53 @@ from ..crypto.keys import KeyRing
 from ..errors import FORGOTTEN, InvalidRequestState, OverBudget, RateLimited, StateFault
 from ..limits import Limits
 from ..logs.refusals import RefusalLog
+from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Call, HandedOver, NeedsInput, Outlet, Question, kind_of
-from ..storage.forgotten import Forgotten
+from ..storage.base import Store
+from ..storage.health import ReadBeside
+from ..storage.quotas import Callers
 from ..storage.rows import Lease
 from .endings import YieldReason
 from .handler import Handler
 from .journal import BINDINGS, UNSET, Journal, binding
 from .rate_limiter import RateLimiter
 from .round import Background
+
+ASKED_AGAIN_AFTER = 30.0  # the store is asked again after so many seconds
+
+
+class Forgotten:
+    """Remembers for a while whom the shared store has forgotten, so that a request seldom has to ask it."""
+
+    def __init__(self, store: Store, ring: KeyRing) -> None:
+        self._store = store
+        self._callers = Callers(ring)
+        self._moments: Mapping[str, float] = {}
+        self._reader = ReadBeside(self._read)
+        self._look_at = -math.inf if store.shared else math.inf  # by the monotonic clock; nobody else writes to our own
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the store is to be asked again."""
+        return time.monotonic() >= self._look_at
+
+    async def look(self) -> None:
+        """Ask the store. While it does not answer, what was known counts."""
+        self._look_at = (
+            time.monotonic() + ASKED_AGAIN_AFTER
+        )  # whatever comes of it: an outage is not to hold each request
+        await self._reader.again()
+
+    async def _read(self) -> None:
+        self._moments = await self._store.forgotten()
+
+    def ends(self, principal: Principal | None, begun: float) -> bool:
+        """Return whether a flow has ended, since its caller was forgotten after it began."""
+        if not self._moments or principal is None:  # as nearly always
+            return False
+        # A state may have been sealed, and its caller forgotten, when another key was the first.
+        return any(begun <= self._moments.get(each, -math.inf) for each in self._callers.all_of(principal.person))
+
 
 WINDOW = 60.0
 

@@ -10,14 +10,14 @@ In a task it returns when it is answered while its round still runs.
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import cached_property, lru_cache, partial
 from itertools import chain
 from threading import get_ident
 from types import CoroutineType
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 from typing_extensions import override
 
@@ -33,9 +33,23 @@ from .journal import UNSET, Journal
 from .round import NO_REPORTS, OPEN, Background, Claim, Round
 from .steps import Planned, Steps, current_step
 from .undone import Undone
-from .upstream import UpstreamTokens
 from .url_asks import KIND, Callbacks, Reports
 from .waits import Desk
+
+
+class UpstreamTokens(Protocol):
+    """Where the tokens of people are."""
+
+    question: str
+    """What a task asks that has no token. The request with the answer brings one."""
+
+    async def token(self, call: Call, scopes: Sequence[str], *, in_task: bool) -> str | None:
+        """Return the access token of whoever calls; None where a task has to ask.
+
+        Raises `InsufficientScope`, `ToolError`, `StoreUnavailable`.
+        """
+        ...
+
 
 logger = logging.getLogger("mrtr_server")
 

@@ -22,11 +22,10 @@ from ..errors import (
 )
 from ..logs.refusals import RefusalLog
 from . import cookies, pages
-from .clients import Client, Clients
+from .clients import Client, Clients, fits, is_on_this_computer
 from .families import OTHER_EPOCH, Families
 from .providers import Oidc
 from .records import Asked, Question, Remembered, Seals, Transaction
-from .redirects import fits, is_on_this_computer
 from .tokens import Issuing
 from .web import members, read_form, read_parameters, redirect, with_parameters
 

@@ -17,17 +17,15 @@ from ..logs.refusals import RefusalLog
 from ..storage.base import Store
 from ..storage.quotas import Quotas
 from .authorize import Authorizing
-from .clients import Clients
+from .clients import Clients, check_schemes
 from .documents import Documents
 from .families import Families
 from .providers import Oidc
 from .records import Seals
-from .redirects import check_schemes
 from .serving import LoginServer
 from .token_endpoint import TokenEndpoint
 from .tokens import Allow, Issuing
-from .upstream_rows import UpstreamRows
-from .upstream_tokens import UpstreamTokens
+from .upstream_tokens import UpstreamRows, UpstreamTokens
 
 ACCESS_SECONDS = 600.0
 

@@ -4,7 +4,7 @@ from html import escape
 
 from starlette.responses import HTMLResponse, Response
 
-from .redirects import host_of, is_on_this_computer
+from .clients import host_of, is_on_this_computer
 
 _STYLE = """
 :root{color-scheme:light dark;--line:#c8c8d0;--text:#1b1b1f;--back:#fff;--quiet:#55555e;--main:#1a56c4;--on:#fff}

@@ -12,7 +12,7 @@ from .clients import is_document
 from .families import Families
 from .providers import JSON, Oidc, kept
 from .records import About, Access, Asked, Code, Grant, Refresh, Seals, Upstream
-from .upstream_rows import EARLY, UpstreamRows
+from .upstream_tokens import EARLY, UpstreamRows
 
 CODE_SECONDS = 60.0
 

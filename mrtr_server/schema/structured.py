@@ -9,10 +9,12 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, SchemaValidator
 from pydantic_core import core_schema as core
 
-from ..errors import FlowError, SetupError
+from ..errors import FlowError, InvalidParams, SetupError
 from ..protocol.content import Content
 from ..well_formed import well_formed
-from .generator import NO_SCHEMA, by_alias_of, has_names, reason_of, results_schema
+from .generator import NO_SCHEMA, arguments_schema, by_alias_of, has_names, reason_of, results_schema
+from .misfits import in_words
+from .peer_validator import PeerValidator
 from .type_parts import Node, walk
 
 _TELLING = frozenset({"value_error", "assertion_error", "union_tag_invalid"})
@@ -195,3 +197,38 @@ def _of_type(kind: str, schema: Mapping[str, Any], names: Collection[str]) -> Co
         for name, each in schema.get("properties", {}).items()
     }
     return core.typed_dict_schema(fields, extras_schema=others, extra_behavior="allow", strict=True)
+
+
+_NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+class ModelArguments:
+    """Arguments that a model describes; None where there are none. Raises `SetupError`."""
+
+    def __init__(self, where: str, model: Any) -> None:
+        self._where = where
+        self._validator: PeerValidator | None = None
+        self.schema = _NOTHING
+        if model is not None:
+            try:
+                adapter: TypeAdapter[Any] = TypeAdapter(model)
+                self.schema = arguments_schema(adapter)
+            except NO_SCHEMA as error:
+                raise SetupError(f"{where}: {reason_of(error)}") from error
+            self._validator = PeerValidator(where, adapter)
+        if self.schema.get("type") != "object":
+            raise SetupError(f"{where}: arguments= must be an object in JSON, such as a model")
+        self._known = frozenset(self.schema.get("properties", {}))
+        self._takes_others = bool(self.schema.get("additionalProperties"))
+
+    def validate(self, raw: Mapping[str, Any]) -> Any:
+        """Return what was sent as the model; None without one. Raises `InvalidParams`."""
+        if unknown := [] if self._takes_others else [name for name in raw if name not in self._known]:
+            known = ", ".join(sorted(self._known)) or "none"
+            raise InvalidParams(f"{self._where} has no argument {str(unknown[0])[:64]!r}; it has: {known}")
+        if self._validator is None:
+            return None
+        try:
+            return self._validator.validate(raw)
+        except ValidationError as error:
+            raise InvalidParams(f"{self._where}: {in_words(self._validator.problems(raw, error))}") from None

@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ..errors import BadWebhook
-from ..events.received import read_webhook
-from ..events.signatures import SECRET_PREFIX
+from ..events.signatures import SECRET_PREFIX, read_webhook
 
 WITHIN = 10.0
 """Seconds to wait for a message."""

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field
 from mrtr_server import Confirm, Context, ElicitUrl, ImageContent, MRTRServer, Sample, SetupError, Task, ToolError
 from mrtr_server.cli import main
 from mrtr_server.cli.call_arguments import read_arguments
-from mrtr_server.cli.saving import Bytes, Saver, bytes_of
+from mrtr_server.cli.calling import Bytes, Saver, bytes_of
 from mrtr_server.cli.terminal_client import TerminalPieces
 from mrtr_server.cli.terminal_form import problem_of
 from mrtr_server.client import BadReply, Piece

@@ -11,9 +11,8 @@ from mrtr_server.errors import InvalidRequestState, OverBudget, RateLimited
 from mrtr_server.flow.endings import YieldReason
 from mrtr_server.flow.handler import Handler
 from mrtr_server.flow.rate_limiter import RateLimiter
-from mrtr_server.flow.states import RoundContext, States, UnansweredAsks
+from mrtr_server.flow.states import Forgotten, RoundContext, States, UnansweredAsks
 from mrtr_server.protocol.messages import Call, Question
-from mrtr_server.storage.forgotten import Forgotten
 
 from ..support.methods import Notes
 from ..support.models import Login

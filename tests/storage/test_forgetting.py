@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from mrtr_server import BearerTokens, Context, KeyRing, MRTRServer, Principal, Redemption, SQLStore, Task
 from mrtr_server.cli import main
 from mrtr_server.errors import FORGOTTEN, InvalidRequestState
+from mrtr_server.flow import states as known
 from mrtr_server.protocol.sessions import owner_of
-from mrtr_server.storage import forgotten as known
 from mrtr_server.storage.quotas import Callers
 from mrtr_server.storage.rows import SubscriptionRow
 from mrtr_server.storage.sql import administration
@@ -155,7 +155,7 @@ class TestAState:
         assert (await flow.replay(first)).text == "Hello, ann", "as far as it knows"
         flow.move_to(opened())
         assert (await flow.replay(first)).error.message == InvalidRequestState.MESSAGE, "where nothing was known"
-        monkeypatch.setattr(known, "AGE", 0.0)  # as if half a minute had passed
+        monkeypatch.setattr(known, "ASKED_AGAIN_AFTER", 0.0)  # as if half a minute had passed
         flow = await started(app := opened(), "greet")
         first = await flow.answer(LOGIN)
         await forget("ann")

@@ -28,7 +28,7 @@ from mrtr_server.live.session_states import SessionState
 from mrtr_server.login import Oidc
 from mrtr_server.login.families import Families
 from mrtr_server.login.records import About, Upstream
-from mrtr_server.login.upstream_rows import UpstreamRows
+from mrtr_server.login.upstream_tokens import UpstreamRows
 from mrtr_server.protocol.callers import Principal
 from mrtr_server.protocol.messages import Call, Complete, Outcome
 from mrtr_server.protocol.sessions import Session

@@ -9,7 +9,7 @@ from mrtr_server.errors import InternalFault
 from mrtr_server.flow.endings import Asking
 from mrtr_server.methods.middleware import Came, note_end
 from mrtr_server.protocol.messages import Call, Complete, HandedOver, NeedsInput
-from mrtr_server.telemetry.call_kinds import Labels, labels_of_call, labels_of_task
+from mrtr_server.telemetry.calls import Labels, labels_of_call, labels_of_task
 
 
 @pytest.mark.parametrize(
