@@ -2,13 +2,15 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
+import aiosqlite
 import asyncpg  # type: ignore[import-untyped]
+import psycopg
 import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -89,62 +91,17 @@ async def with_a_session_of_sqlalchemy(url: str) -> AsyncIterator[Transaction]:
     await engine.dispose()
 
 
-class Psycopg:
-    """Runs statements as psycopg does, whose parameters are `%(name)s`, by asyncpg: psycopg is not installed here.
-
-    Args:
-        connection: of asyncpg.
-    """
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    async def execute(self, statement: str, given: Mapping[str, Any]) -> "Cursor":
-        """Run a statement, and return a cursor."""
-        numbers = {name: f"${number}" for number, name in enumerate(given, 1)}
-        return Cursor(await self._connection.fetch(statement % numbers, *given.values()))
-
-
-class Cursor:
-    """What a library returns, later.
-
-    Args:
-        rows: of the statement.
-    """
-
-    def __init__(self, rows: Any) -> None:
-        self._rows = rows
-
-    async def fetchall(self) -> Any:
-        """Return the rows."""
-        return self._rows
-
-    async def close(self) -> None:
-        """Do nothing."""
-
-
-class AIOSQLite:
-    """Runs statements as aiosqlite does, which is not installed here.
-
-    Args:
-        connection: of sqlite3.
-    """
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    async def execute(self, statement: str, given: Mapping[str, Any]) -> Cursor:
-        """Run a statement, and return a cursor."""
-        return Cursor(self._connection.execute(statement, given).fetchall())
-
-
-Psycopg.__module__, AIOSQLite.__module__ = "psycopg", "aiosqlite.core"
+@asynccontextmanager
+async def with_psycopg(url: str) -> AsyncIterator[Transaction]:
+    connection = await psycopg.AsyncConnection.connect(url)
+    yield Transaction(connection, connection.commit, connection.rollback)
+    await connection.close()
 
 
 @asynccontextmanager
-async def with_psycopg(url: str) -> AsyncIterator[Transaction]:
-    async with with_asyncpg(url) as begun:
-        yield Transaction(Psycopg(begun.connection), begun.commit, begun.rollback)
+async def with_psycopg_that_blocks(url: str) -> AsyncIterator[Transaction]:
+    with closing(psycopg.connect(url)) as connection:
+        yield Transaction(connection, connection.commit, connection.rollback)
 
 
 def file_of(url: str) -> str:
@@ -159,8 +116,8 @@ async def with_sqlite3(url: str) -> AsyncIterator[Transaction]:
 
 @asynccontextmanager
 async def with_aiosqlite(url: str) -> AsyncIterator[Transaction]:
-    async with with_sqlite3(url) as begun:
-        yield Transaction(AIOSQLite(begun.connection), begun.commit, begun.rollback)
+    async with aiosqlite.connect(file_of(url)) as connection:
+        yield Transaction(connection, connection.commit, connection.rollback)
 
 
 @asynccontextmanager
@@ -185,6 +142,7 @@ ON_POSTGRESQL = (
     with_sqlalchemy,
     with_a_session_of_sqlalchemy,
     with_psycopg,
+    with_psycopg_that_blocks,
 )
 ON_SQLITE = (with_sqlite3, with_aiosqlite, with_sqlalchemy_on_a_file, with_a_session_on_a_file)
 
