@@ -260,6 +260,11 @@ class OAuthError(MRTRError):
 class NotAdmitted(MRTRError):
     """A person who logged in may not use this server, or can't with its settings. The message is for the log."""
 
+    def __init__(self, message: str, told: str = "You may not use this server") -> None:
+        super().__init__(message)
+        self.told = told
+        """The same for the person."""
+
 
 class ClientError(MRTRError):
     """A call of our own client, `mrtr_server.client`, brought no result."""

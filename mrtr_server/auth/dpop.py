@@ -23,6 +23,8 @@ ALGORITHMS = ("ES256", "ES384", "ES512", "EdDSA", "RS256", "PS256")
 NONCE_SECONDS = 300.0
 """How long a nonce is valid, in seconds. It says when it was made, so no clock of a client counts."""
 
+AHEAD = 60.0  # seconds by which the clock of the replica that gave a nonce may be ahead
+
 MOST_SEEN = 200_000  # proofs that a process remembers for that long
 
 LONGEST = 8 * 1024  # bytes of a proof
@@ -117,9 +119,9 @@ class Proofs:
         jti, nonce = claims.get("jti"), claims.get("nonce")
         if not isinstance(jti, str) or not jti or not isinstance(claims.get("iat"), int | float):
             raise self._refused("the proof has no jti, or no iat")
-        if not isinstance(nonce, str) or not 0 <= self._age(nonce) + 1 <= NONCE_SECONDS + 1:
+        if not isinstance(nonce, str) or not -AHEAD <= self._age(nonce) <= NONCE_SECONDS:
             raise ProofRefused("the proof has no nonce of this server, or an old one", "use_dpop_nonce", self.nonce())
-        if not await self._once(digest_parts("dpop", found, jti), NONCE_SECONDS):
+        if not await self._once(digest_parts("dpop", found, jti), NONCE_SECONDS + AHEAD):
             raise self._refused("the proof came before")
         return found, nonce
 

@@ -28,6 +28,8 @@ MOST_KEYS = 100  # of an issuer that are read
 
 SMALLEST_RSA = 2048  # bits of a key
 
+LONGEST_EXPONENT = 32  # bits of that of an RSA key: verifying costs as much as it has
+
 _OF_TYPE: Mapping[tuple[str, str], frozenset[str]] = {
     ("RSA", ""): frozenset(algorithm for algorithm in ALGORITHMS if algorithm[:2] in ("RS", "PS")),
     ("EC", "P-256"): frozenset({"ES256"}),
@@ -67,7 +69,7 @@ def _read_key(entry: Mapping[str, Any], allowed: Collection[str]) -> VerifyingKe
         key = jwt.PyJWK(dict(entry), algorithm=min(algorithms)).key
     except Exception:  # whatever is wrong with it, the others may do
         return None
-    if kind == "RSA" and key.key_size < SMALLEST_RSA:
+    if kind == "RSA" and (key.key_size < SMALLEST_RSA or key.public_numbers().e >> LONGEST_EXPONENT):
         return None
     id = entry.get("kid")
     return VerifyingKey(id if isinstance(id, str) else "", algorithms, key, repr(sorted(map(str, entry.items()))))

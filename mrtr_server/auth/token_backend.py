@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, BaseUser
 from starlette.requests import HTTPConnection
 
-from ..errors import IssuerUnavailable, ProofRefused, SetupError, check_scopes
+from ..errors import Full, IssuerUnavailable, ProofRefused, SetupError, StoreUnavailable, check_scopes
 from .dpop import Proofs
 from .fixed_tokens import TokenUser
 
@@ -300,6 +300,8 @@ async def check_proof(proofs: "Proofs | None", connection: HTTPConnection, schem
         _, nonce = await proofs.check(given, scope["method"], url, token=token, jkt=jkt)
     except ProofRefused as error:
         raise AuthenticationError(str(error)) from error
+    except (StoreUnavailable, Full) as error:  # that a proof is used once can't be noted
+        raise AuthenticationError(str(error)) from IssuerUnavailable(f"the store can't be used: {error}")
     scope[NEXT_NONCE] = proofs.nonce_after(nonce)
 
 

@@ -310,11 +310,11 @@ def _review_logins(settings: Settings[Any], shared: SharedResources, workers: in
         yield (_warning if provider.is_public else _advice)(
             "auth", f"everybody with an account at {provider.issuer} may log in and use the server: pass allow="
         )
-    if settings.base_url is None:
+    if settings.base_url is None or not settings.base_url.startswith("https://"):
         yield _warning(
             "base_url",
             "people can log in on this machine alone, and their browsers keep cookies without the protection of "
-            "https; pass base_url=",
+            "https; pass base_url= with an https address",
         )
     if not shared.store.shared:
         yield Finding(

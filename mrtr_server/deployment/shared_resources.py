@@ -156,7 +156,7 @@ class SharedResources:
                 f"one keeps. Give them a database with {DATABASE} or store=, or a store of your own that is shared"
             )
 
-    def keeps_logins(self, *, needs_address: bool) -> None:
+    def keeps_logins(self, base_url: str | None) -> None:
         """Note that codes and refresh tokens are redeemed once, by people who log in in their browsers."""
         self.keeps("logins")
         if not self.store.shared and not self._store_failed and not self.refusal:
@@ -164,9 +164,10 @@ class SharedResources:
                 f"{self._name}: there is no shared store, so a refresh token is redeemed once in each process, and "
                 f"what was redeemed or revoked is forgotten at a restart. With several replicas, set {DATABASE}"
             )
-        if needs_address:
+        if base_url is None or not base_url.startswith("https://"):
+            why = "missing" if base_url is None else "no https address"
             self._tell(
-                f"{self._name}: base_url= is missing, so people can log in on this machine alone, and their browsers "
+                f"{self._name}: base_url= is {why}, so people can log in on this machine alone, and their browsers "
                 "keep cookies without the protection that https gives them"
             )
 

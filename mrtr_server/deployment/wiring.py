@@ -440,7 +440,7 @@ def _bound(
     )
     if not hasattr(bound, "claims"):
         return bound, None
-    shared.keeps_logins(needs_address=settings.base_url is None)
+    shared.keeps_logins(settings.base_url)
     return bound, bound
 
 

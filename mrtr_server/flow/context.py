@@ -604,14 +604,12 @@ class Context:
         round_ = self._round
         if round_.upstream is None:
             raise FlowError("ctx.upstream_token() needs a server where people log in: MRTRServer(auth=Login(...))")
-        token = await round_.upstream.token(round_.call, scopes, in_task=round_.task is not None)
-        asked = 0
-        while token is None:
+        task, asked = "" if round_.task is None else round_.journal.flow, 0
+        while (token := await round_.upstream.token(round_.call, scopes, task=task, asked=asked)) is None:
             if current_step.get():
                 raise ToolError("This step can't have the person's account now. Start this once more.")
             asked += 1  # the answers of earlier rounds are there already, and what they brought has ended
             await self.confirm(round_.upstream.question, key=f"upstream_token_{asked}")
-            token = await round_.upstream.token(round_.call, scopes, in_task=True)
         return token
 
     def uri_for(self, uri: str, /, **variables: Any) -> str:

@@ -43,10 +43,11 @@ class UpstreamTokens(Protocol):
     question: str
     """What a task asks that has no token. The request with the answer brings one."""
 
-    async def token(self, call: Call, scopes: Sequence[str], *, in_task: bool) -> str | None:
+    async def token(self, call: Call, scopes: Sequence[str], *, task: str = "", asked: int = 0) -> str | None:
         """Return the access token of whoever calls; None where a task has to ask.
 
-        Raises `InsufficientScope`, `ToolError`, `StoreUnavailable`.
+        `task` is the flow of one, and `asked` how often it has asked. Raises `InsufficientScope`, `ToolError`,
+        `StoreUnavailable`.
         """
         ...
 

@@ -93,14 +93,14 @@ class Authorizing:
             target = self._target(client, given)
         except OAuthError as error:  # nobody knows where to send the browser
             self._refusals.note("A login was refused: %r", error.description)
-            return pages.failed(400, error.description)
+            return pages.failed(503 if error.status == 503 else 400, error.description)
         try:
             asked = self._checked(client, target, given, site)
         except OAuthError as error:
             return self._refused(site, target, given.get("state"), error)
         if self._is_remembered(request, site, asked):
             return await self._leave(request, site, asked)
-        return self._ask(site, client, asked)
+        return self._ask(request, site, client, asked)
 
     def _target(self, client: Client, given: Mapping[str, str]) -> str:
         named = given.get("redirect_uri")
@@ -146,9 +146,9 @@ class Authorizing:
 
     # The question
 
-    def _ask(self, site: Site, client: Client, asked: Asked) -> Response:
-        secret = secrets.token_urlsafe(24)
-        question = Question(digest_bytes(secret.encode()), self._clock() + SECONDS, list(asked))
+    def _ask(self, request: Request, site: Site, client: Client, asked: Asked) -> Response:
+        secret, name = secrets.token_urlsafe(24), secrets.token_urlsafe(6)
+        question = Question(digest_bytes(secret.encode()), self._clock() + SECONDS, list(asked), name)
         response = pages.consent(
             self._name,
             client.name,
@@ -159,7 +159,7 @@ class Authorizing:
             site.issuer + CONSENT,
             self._seals.question.seal(site.issuer, question),
         )
-        cookies.Cookies(site.issuer).set(response, cookies.QUESTION, secret, SECONDS)
+        cookies.Cookies(site.issuer).add(response, cookies.QUESTION, name, secret, SECONDS, request.cookies)
         return response
 
     async def answer(self, request: Request, site: Site) -> Response:
@@ -173,7 +173,8 @@ class Authorizing:
         except OAuthError as error:
             return pages.failed(error.status, error.description)
         question = self._seals.question.open(site.issuer, form.get("question", ""))
-        secret = cookies.Cookies(site.issuer).get(request.cookies, cookies.QUESTION)
+        jar = cookies.Cookies(site.issuer)
+        secret = "" if question is None else jar.get(request.cookies, cookies.QUESTION + question.name)
         if question is None or not hmac.compare_digest(question.secret, digest_bytes(secret.encode())):
             self._refusals.note("An answer to a login was refused: this browser was not asked that")
             return pages.failed(403, "This browser was not asked that. Begin again in your application.")
@@ -184,11 +185,13 @@ class Authorizing:
             refused = {"error": "access_denied", "error_description": "The person did not allow it"}
             return redirect(self._back(site, asked, refused))
         response = await self._leave(request, site, asked)
+        if response.status_code < 500:  # or the person may answer once more
+            jar.drop(response, cookies.QUESTION + question.name)
         if self._remember and asked.redirect.startswith("https://"):
             kept = [_named(asked), *self._remembered(request, site)]
             remembered = Remembered(self._clock() + REMEMBERED_SECONDS, list(dict.fromkeys(kept))[:MOST_REMEMBERED])
             value = self._seals.remembered.seal(site.issuer, remembered)
-            cookies.Cookies(site.issuer).set(response, cookies.REMEMBERED, value, REMEMBERED_SECONDS)
+            jar.set(response, cookies.REMEMBERED, value, REMEMBERED_SECONDS)
         return response
 
     def _is_remembered(self, request: Request, site: Site, asked: Asked) -> bool:
@@ -222,10 +225,7 @@ class Authorizing:
                 400, "The application asks for too much at once: its state, address and scopes are too long"
             )
         response, jar = redirect(page), cookies.Cookies(site.issuer)
-        for name in jar.transactions(request.cookies)[: 1 - cookies.MOST_TRANSACTIONS]:  # the oldest
-            jar.drop(response, name)
-        jar.set(response, cookies.TRANSACTION + state, sealed, SECONDS)
-        jar.drop(response, cookies.QUESTION)
+        jar.add(response, cookies.TRANSACTION, state, sealed, SECONDS, request.cookies)
         return response
 
     async def callback(self, request: Request, site: Site) -> Response:
@@ -283,9 +283,7 @@ class Authorizing:
             own = await self._issuing.code(site.issuer, asked, upstream, claims, self._own_scopes())
         except NotAdmitted as error:
             self._refusals.note("A login was refused: %r", str(error))
-            return redirect(
-                self._back(site, asked, {"error": "access_denied", "error_description": "You may not use this server"})
-            )
+            return redirect(self._back(site, asked, {"error": "access_denied", "error_description": error.told}))
         except ProviderRefused:
             if is_repeated:  # a process that ended since may have used the provider's code up
                 return await self._leave(request, site, asked)

@@ -228,7 +228,9 @@ class Clients:
                 raise OAuthError("invalid_client", f"{id}: {error.description}", 401) from None
             return Client(id, id, shown_name(document.get("client_name")), redirects, method, document)
         found = self._registered(issuer, id)
-        return Client(digest_bytes(id.encode()), id, found.name, found.redirects, found.method)
+        # What is allowed may have changed since.
+        redirects = [each for each in found.redirects if not fault_of(each, self._schemes)]
+        return Client(digest_bytes(id.encode()), id, found.name, redirects, found.method)
 
     def _registered(self, issuer: str, id: str) -> Registration:
         found = self._seals.registration.open(issuer, id) if len(id) <= LONGEST_ID else None
@@ -278,10 +280,9 @@ class Clients:
             raise refused
         token = form.get("client_assertion", "").encode()
         try:
-            kid, algorithm = read_header(token, ALGORITHMS)
-            keys = read_keys(await self.documents.keys(client.document), [algorithm])
-            fitting = [key for key in keys if not kid or not key.id or key.id == kid]
-            claims = verify(token, fitting[:10], algorithm, issuer=id, has_audience=True, leeway=30.0)
+            claims = await self._verified(id, token, client.document)
+            if claims is None:  # its keys may have changed
+                claims = await self._verified(id, token, client.document, anew=True)
         except OAuthError:
             raise
         except Exception:  # whatever is wrong with it
@@ -295,6 +296,14 @@ class Clients:
         if not await self._once(f"assertion {id} {jti}", left + 60.0):
             raise refused
         return id
+
+    async def _verified(
+        self, id: str, token: bytes, document: Mapping[str, Any], *, anew: bool = False
+    ) -> Mapping[str, Any] | None:
+        kid, algorithm = read_header(token, ALGORITHMS)
+        keys = read_keys(await self.documents.keys(document, anew=anew), [algorithm])
+        fitting = [key for key in keys if not kid or not key.id or key.id == kid]
+        return verify(token, fitting[:10], algorithm, issuer=id, has_audience=True, leeway=30.0)
 
 
 def _check_types(wanted: Mapping[str, Any]) -> None:

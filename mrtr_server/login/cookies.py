@@ -6,12 +6,12 @@ from starlette.responses import Response
 
 TRANSACTION = "mrtr-login-"
 
-QUESTION = "mrtr-question"
+QUESTION = "mrtr-question-"
 
 REMEMBERED = "mrtr-consents"
 
-MOST_TRANSACTIONS = 4
-"""At a time: a browser sends all of them with each request, and web servers refuse headers that are too long."""
+MOST_AT_ONCE = 4
+"""Questions, or transactions: a browser sends all of them with each request, and web servers refuse long headers."""
 
 LONGEST = 3900  # characters of a value; browsers keep 4,096 with the name
 
@@ -34,7 +34,10 @@ class Cookies:
     def get(self, given: Mapping[str, str], name: str) -> str:
         return given.get(self._prefix + name, "")
 
-    def transactions(self, given: Mapping[str, str]) -> list[str]:
-        """Return the names of the logins that are under way in a browser: the oldest first, as browsers send them."""
-        begins = self._prefix + TRANSACTION
-        return [name.removeprefix(self._prefix) for name in given if name.startswith(begins)]
+    def add(self, response: Response, kind: str, name: str, value: str, seconds: int, given: Mapping[str, str]) -> None:
+        """Set one of a kind of which a browser has several, and drop the oldest, which browsers send first."""
+        begins = self._prefix + kind
+        present = [each.removeprefix(self._prefix) for each in given if each.startswith(begins)]
+        for each in present[: 1 - MOST_AT_ONCE]:
+            self.drop(response, each)
+        self.set(response, kind + name, value, seconds)

@@ -31,9 +31,12 @@ LONGEST = 500  # characters of an address
 
 
 class _Known(NamedTuple):
+    at: float  # when it was asked for
     until: float
-    document: Mapping[str, Any] | None
-    why: str
+    document: Mapping[str, Any] | None = None
+    why: str = ""
+    is_away: bool = False  # it may be there in a moment
+    was_good: bool = False  # there was a document, so that nobody uses up its fetches by addresses that they make up
 
 
 class _Rate:
@@ -79,6 +82,12 @@ class Documents:
         segments = parts.path.split("/") if parts is not None else ["."]
         if parts is None or parts.path in ("", "/") or "." in segments or ".." in segments or "@" in parts.netloc:
             raise OAuthError("invalid_client", "The client_id is no address of a client's document", 401)
+        try:
+            is_plain = self._fetcher.check(id) == id  # or a host could be shown in letters that look like another's
+        except UnfitUrl:
+            is_plain = False
+        if not is_plain:
+            raise OAuthError("invalid_client", "The client_id is no address of a client's document", 401)
         document = await self._look(id)
         if document.get("client_id") != id:
             raise OAuthError("invalid_client", f"{id} is the document of another client", 401)
@@ -86,65 +95,72 @@ class Documents:
             raise OAuthError("invalid_client", f"{id} is no document of a client", 401)
         return document
 
-    async def keys(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the keys of a client: those in its document, or at the address that this names."""
+    async def keys(self, document: Mapping[str, Any], *, anew: bool = False) -> Mapping[str, Any]:
+        """Return the keys of a client: those in its document, or at the address that this names.
+
+        `anew`: those that were known did not do, so they are fetched again, once a minute.
+        """
         inside, address = document.get("jwks"), document.get("jwks_uri")
         if isinstance(inside, dict) == isinstance(address, str):
             raise OAuthError("invalid_client", "A client with private_key_jwt has jwks or jwks_uri", 401)
-        return inside if isinstance(inside, dict) else await self._look(str(address))
+        return inside if isinstance(inside, dict) else await self._look(str(address), anew=anew)
 
     async def close(self) -> None:
         await self._fetcher.close()
 
-    async def _look(self, url: str) -> Mapping[str, Any]:
-        known = self._known.get(url)
-        if known is None or known.until <= self._clock():
+    async def _look(self, url: str, *, anew: bool = False) -> Mapping[str, Any]:
+        known, now = self._known.get(url), self._clock()
+        if known is None or known.until <= now or (anew and known.at + FAILED <= now):
             fetching = self._fetching.here(dict)
             if (task := fetching.get(url)) is None:
                 task = fetching[url] = asyncio.create_task(self._fetch(url, known))
                 task.add_done_callback(lambda _: fetching.pop(url, None))
             known = await asyncio.shield(task)
-        if known.document is None:
-            raise OAuthError("invalid_client", f"{url[:200]}: {known.why}", 401)
-        return known.document
+        if known.document is not None:
+            return known.document
+        why = f"{url[:200]}: {known.why}"
+        if known.is_away:  # and not `invalid_client`, at which clients drop their tokens
+            raise OAuthError("temporarily_unavailable", why, 503, {"Retry-After": str(int(FAILED))})
+        raise OAuthError("invalid_client", why, 401)
 
     async def _fetch(self, url: str, before: _Known | None) -> _Known:
-        document, why, seconds = None, "too many documents were asked for; try again in a minute", 0.0
-        if self._by_host.take(urlsplit(url).hostname or "") and self._in_all.take(""):
-            document, why, seconds = await self._ask(url)
-        if (
-            document is None
-            and before is not None
-            and before.document is not None
-            and before.until > self._clock() - FRESH
-        ):
-            return before  # of a host that is away for a moment
-        known = _Known(self._clock() + seconds, document, why)
-        if seconds:
+        now, kind = self._clock(), "known" if before is not None and before.was_good else "new"
+        known = _Known(now, now, why="too many documents were asked for; try again in a minute", is_away=True)
+        if self._by_host.take(f"{kind} {urlsplit(url).hostname}") and self._in_all.take(kind):
+            known = await self._ask(url, now)
+        if known.document is None and before is not None:
+            if before.document is not None and before.until > now - FRESH:
+                return before  # of a host that is away for a moment
+            known = known._replace(was_good=before.was_good)
+        if known.until > now:
             self._known[url] = known
             self._known.move_to_end(url)
             if len(self._known) > MOST_KNOWN:
                 self._known.popitem(last=False)
         return known
 
-    async def _ask(self, url: str) -> tuple[Mapping[str, Any] | None, str, float]:
-        """Return a document, or why there is none, and for how long that counts, in seconds."""
+    async def _ask(self, url: str, now: float) -> _Known:
+        failed = _Known(now, now + FAILED)
         try:
             self._fetcher.check(url)
             fetched = await self._fetcher.fetch("GET", url, headers={"Accept": "application/json"}, most=MOST_BYTES + 1)
         except UnfitUrl as error:
-            return None, str(error), FAILED
+            return failed._replace(why=str(error))
         except Unreachable:  # why is nobody's business who could look around by it
-            return None, "it can't be fetched", FAILED
-        if fetched.status != 200:
-            return None, f"its server answered with the status {fetched.status}", FAILED
+            return failed._replace(why="it can't be fetched", is_away=True)
+        if (status := fetched.status) != _OK:
+            is_away = status >= _THEIR_FAULT or status == _TOO_MANY
+            return failed._replace(why=f"its server answered with the status {status}", is_away=is_away)
         try:
             document = from_json(fetched.body) if len(fetched.body) <= MOST_BYTES else None
         except ValueError:
             document = None
         if not isinstance(document, dict):
-            return None, f"it is no JSON object of at most {MOST_BYTES} bytes", FAILED
-        return document, "", _fresh(fetched.cache_control)
+            return failed._replace(why=f"it is no JSON object of at most {MOST_BYTES} bytes")
+        return _Known(now, now + _fresh(fetched.cache_control), document, was_good=True)
+
+
+_OK, _TOO_MANY, _THEIR_FAULT = 200, 429, 500
 
 
 def _fresh(cache_control: str) -> float:

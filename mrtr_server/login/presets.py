@@ -81,7 +81,13 @@ class GitHub(Oidc):
             upstream = self._upstream(await self._tokens(form), upstream)
             if keep is not None:
                 await keep(upstream)
-        return upstream, await self._person(upstream)
+        return upstream, await self.told(upstream, subject)
+
+    async def told(self, upstream: Upstream, subject: str) -> JSON | None:
+        found = await self._person(upstream)
+        if found["sub"] != subject:
+            raise ProviderRefused("the token at GitHub is of somebody else")
+        return found
 
     async def admits(self, claims: JSON, upstream: Upstream, allowed: Sequence[str]) -> bool:
         """Return whether a person is an active member of one of some organisations."""
@@ -148,9 +154,13 @@ class Google(Oidc):
             issuer.partition("://")[2],
         )  # "Always https://accounts.google.com or accounts.google.com"
 
+    def covers(self, granted: Sequence[str], scope: str) -> bool:
+        # It calls `email` and `profile` otherwise in the scopes of a token ("OAuth 2.0 Scopes for Google APIs").
+        return scope in granted or f"https://www.googleapis.com/auth/userinfo.{scope}" in granted
+
     async def admits(self, claims: JSON, upstream: Upstream, allowed: Sequence[str]) -> bool:
         """Return whether a person is of one of some domains: by `hd` alone, since an e-mail may be anybody's."""
-        return claims.get("hd") in allowed
+        return str(claims.get("hd", "")).lower() in {each.lower() for each in allowed}
 
 
 class Entra(Oidc):

@@ -27,6 +27,8 @@ MOST_CLAIMS = 100  # characters of one that is text, and of an entry of a list
 MOST_LISTED = 20
 
 
+_NOT_TAKEN = 401
+
 _OVER = frozenset({"invalid_grant", "bad_verification_code", "bad_refresh_token"})
 """What a token endpoint says of a code or a refresh token that does not count; the last two are GitHub's."""
 
@@ -177,18 +179,37 @@ class Oidc:
             IssuerUnavailable: the issuer can't be reached, or does not refresh these any more.
         """
         if not upstream.refresh:
-            return upstream, None
+            return upstream, await self.told(upstream, subject)
         given = await self._tokens({"grant_type": "refresh_token", "refresh_token": upstream.refresh})
         renewed = self._upstream(given, upstream)
         if keep is not None:
             await keep(renewed)
         if (token := given.get("id_token")) is None:
-            told = await self._told(renewed)
-            return renewed, told if told.get("sub") == subject else None
+            return renewed, await self.told(renewed, subject)
         claims = await self._verified(token)
         if claims["sub"] != subject:
             raise ProviderRefused("the id_token of a refresh is of somebody else")
         return renewed, await self._complete(renewed, claims)
+
+    async def told(self, upstream: Upstream, subject: str) -> JSON | None:
+        """Return what the issuer says of a person now (OpenID Connect Core, section 5.3).
+
+        Args:
+            upstream: the person's tokens.
+            subject: whose they are.
+
+        Returns:
+            The claims; None where the issuer says nothing of people.
+
+        Raises:
+            IssuerUnavailable: it can't be reached, or does not take the token any more.
+        """
+        if upstream.expires and upstream.expires <= self.clock():
+            raise ProviderRefused("the token of the person has ended, and can't be refreshed")
+        found = await self._told(upstream)
+        if found and found.get("sub") != subject:
+            raise ProviderRefused("what the issuer says is of somebody else")
+        return found or None
 
     async def admits(self, claims: JSON, upstream: Upstream, allowed: Sequence[str]) -> bool:
         """Return whether a person is of one of some domains, or in one of some groups.
@@ -206,9 +227,8 @@ class Oidc:
         """
         email, groups = str(claims.get("email", "")), claims.get("groups")
         mine = set(map(str, groups)) if isinstance(groups, list) else set()
-        if claims.get("email_verified") is True:  # an e-mail that is not may be anybody's
-            mine.add(email.rpartition("@")[2].lower())
-        return not mine.isdisjoint(allowed)
+        domain = email.rpartition("@")[2].lower() if claims.get("email_verified") is True else ""  # or it is anybody's
+        return not mine.isdisjoint(allowed) or (domain != "" and domain in {each.lower() for each in allowed})
 
     def covers(self, granted: Sequence[str], scope: str) -> bool:
         """Return whether scopes that a person has allowed include one.
@@ -257,7 +277,8 @@ class Oidc:
             raise IssuerUnavailable(f"{self.issuer} gave no access token")
         known = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         expires = self.clock() + max(float(seconds or 0), 0.0) if known else 0.0
-        scopes = scope.replace(",", " ").split() if isinstance(scope, str) else list(before.scopes)
+        # GitHub says of a GitHub App's tokens: "This value will always be an empty string".
+        scopes = scope.replace(",", " ").split() if isinstance(scope, str) and scope else list(before.scopes)
         return Upstream(access, refresh if isinstance(refresh, str) else before.refresh, expires, scopes)
 
     async def _verified(self, token: object) -> JSON:
@@ -274,9 +295,11 @@ class Oidc:
                 claims = verify(written, again, algorithm, issuer=self._issuers, has_audience=True, leeway=60.0)
         except AuthenticationError as error:
             raise ProviderRefused(f"the id_token is not valid: {error}") from None
-        own, audience = self._credentials[0], claims["aud"] if claims else None
-        if claims is None or not isinstance(claims["sub"], str) or not claims["sub"]:
-            raise ProviderRefused("the id_token is not signed by its issuer, or is about nobody")
+        own, audience = self._credentials[0], claims["aud"] if claims is not None else None
+        if claims is None:  # or its keys are changing now: no reason to end a login that is refreshed
+            raise IssuerUnavailable(f"no known key of {self.issuer} has signed the id_token")
+        if not isinstance(claims["sub"], str) or not claims["sub"]:
+            raise ProviderRefused("the id_token is about nobody")
         if own not in (audience if isinstance(audience, list) else [audience]) or claims.get("azp", own) != own:
             raise ProviderRefused("the id_token is for another client")
         return claims
@@ -288,7 +311,14 @@ class Oidc:
 
     async def _told(self, upstream: Upstream) -> JSON:
         address = (await self.metadata()).get("userinfo_endpoint")
-        return await fetch_json(address, bearer=upstream.access) if isinstance(address, str) else {}
+        if not isinstance(address, str):
+            return {}
+        try:
+            return await fetch_json(address, bearer=upstream.access)
+        except IssuerUnavailable as error:
+            if error.status == _NOT_TAKEN:
+                raise ProviderRefused("the issuer does not take the person's token any more") from None
+            raise
 
 
 def kept(claims: JSON) -> JSON:

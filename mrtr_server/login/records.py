@@ -43,6 +43,7 @@ class Question(NamedTuple):
     secret: str  # digest of what the cookie has
     expires: float
     asked: list[Any]  # an `Asked`
+    name: str = ""  # of the cookie: a browser may be asked several things at a time
 
 
 class Remembered(NamedTuple):

@@ -35,11 +35,11 @@ _Handler = Callable[[Request, Site], Awaitable[Response]]
 class LoginUser(IssuedUser):
     """A person who logged in here. Their tokens at the provider are for `ctx.upstream_token` alone."""
 
-    def __init__(self, grant: Grant, expires: float, client_id: str, upstream: Upstream) -> None:
+    def __init__(self, grant: Grant, expires: float, client_id: str, upstream: Upstream, login: str) -> None:
         claims = {**grant.claims, "iss": grant.issuer, "sub": grant.subject, "client_id": grant.client}
         super().__init__(claims, client_id)
         self.expires_at = expires
-        self.login = grant.family
+        self.login = login
         """Names the login, for tasks that need the person's tokens later on."""
         self.upstream = upstream
 
@@ -125,8 +125,8 @@ class LoginServer(AuthenticationBackend):
         await check_proof(self.proofs, conn, scheme, token, grant.jkt)
         client = grant.client if self._bind_client else ""
         upstream = Upstream(found.upstream, scopes=found.upstream_scopes)
-        self.upstream.note(grant, upstream, found.expires)
-        user = LoginUser(grant, found.expires, client, upstream)
+        login = self.upstream.login_of(grant, upstream, found.expires)
+        user = LoginUser(grant, found.expires, client, upstream, login)
         return AuthCredentials(grant.scopes), user
 
     # The endpoints

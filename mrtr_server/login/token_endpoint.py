@@ -64,7 +64,7 @@ class TokenEndpoint:
             raise away("The provider can't be reached now") from None
         except NotAdmitted as error:
             self._refusals.note("Tokens were refused: %r", str(error))
-            raise OAuthError("invalid_grant", "This person may not use this server") from None
+            raise OAuthError("invalid_grant", error.told) from None
 
     async def _client(self, request: Request, site: Site, form: _Form) -> tuple[str, str]:
         listed = request.headers.getlist("authorization")
@@ -148,6 +148,7 @@ class TokenEndpoint:
             # Whoever has used the tokens of the reply since does not repeat the request for them.
             is_repeated = self._clock() - reply.at <= REPEATED and latest <= token.generation + 1
             if is_repeated and not await self._has_ended(grant):
+                await self._advance(grant, token)  # whoever recorded the reply may have ended before it did
                 return json_response(reply.body)
         if redeemed.verdict != "granted" or await self._families.generation(grant.family) > token.generation:
             await self._issuing.end(grant)
@@ -172,21 +173,24 @@ class TokenEndpoint:
             raise
         if not await self._families.record(text, redeemed, reply):
             raise away("Another process refreshed the same token")
+        await self._advance(grant, token)
+        return json_response(reply)
+
+    async def _advance(self, grant: Grant, token: Refresh) -> None:
         with suppress(StoreUnavailable):  # the redemption tells as much, for as long as the store is likely to be away
             await self._families.advance(grant.family, token.generation + 1, principal_of(grant))
-        return json_response(reply)
 
     # The end (RFC 7009)
 
     async def revoke(self, request: Request, site: Site) -> Response:
         """End the family of a token: at once for refreshes, and for calls when its access tokens end."""
         form = await read_form(request)
-        client, _ = await self._client(request, site, form)
+        client, method = await self._client(request, site, form)
         text = form.get("token", "")
         found = self._seals.refresh.open(site.issuer, text) or self._seals.access.open(site.issuer, text)
         if found is not None:
             grant = Grant(*found.grant)
-            if grant.client == client:
+            if (grant.client, grant.method) == (client, method):
                 await self._issuing.end(grant)
         return json_response({})  # also for a token that is none (RFC 7009, section 2.2)
 

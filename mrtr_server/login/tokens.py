@@ -69,7 +69,7 @@ class Issuing:
             issuer, Code(now + CODE_SECONDS, asked.redirect, asked.challenge, list(grant), inside, epoch)
         )
         if len(code) > LONGEST_CODE:
-            raise NotAdmitted(_NEEDS_STORE.format(what="The tokens of a person at the provider are"))
+            raise NotAdmitted(_NEEDS_STORE.format(what="The tokens of a person at the provider are"), _CANT)
         self._access(issuer, grant, upstream)  # which says now whether it can be made
         return code
 
@@ -98,9 +98,11 @@ class Issuing:
         """Return the reply for a refresh token. Raises `NotAdmitted`, `IssuerUnavailable`."""
         grant, upstream = Grant(*token.grant), Upstream(*token.upstream)
         upstream, claims = await self._renewed(grant, upstream)
-        if claims is not None:
-            grant = grant._replace(claims=kept(claims))
-        await self._check_admitted(grant.subject, claims or grant.claims, upstream)
+        if claims is None and self._allow is not None:  # another call refreshed the tokens just now
+            claims = await self._provider.told(upstream, grant.subject)
+        claims = {**grant.claims, **(claims or {})}
+        grant = grant._replace(claims=kept(claims))
+        await self._check_admitted(grant.subject, claims, upstream)
         # The refresh token keeps all scopes; the access token has those that were asked for (RFC 6749, section 6).
         reply = await self._reply(issuer, grant._replace(jkt=jkt), upstream, token.generation + 1, scopes)
         self._unsent.pop(grant.family, None)
@@ -108,20 +110,29 @@ class Issuing:
 
     async def _renewed(self, grant: Grant, upstream: Upstream) -> tuple[Upstream, JSON | None]:
         """Return the person's tokens, refreshed where they end soon, or where `allow=` is to be asked again."""
-        asks = self._allow is not None
+        who = principal_of(grant)
         if self._rows is None:
-            ends = bool(upstream.expires) and upstream.expires < self._clock() + self._access_seconds + EARLY
-            if asks or (ends and upstream.refresh):
-                return await self._renewed_here(grant, upstream)
-            return upstream, None
-        claims = None
-        if asks:
-            _, claims = await self._rows.renew(grant.family, principal_of(grant))
-        # Or the row would end before its family.
-        found = await self._rows.keep_on(grant.family, principal_of(grant))
+            if not self._is_to_renew(upstream):
+                return upstream, None
+            return await self._renewed_here(grant, upstream)
+        row, claims = await self._rows.get(grant.family), None
+        found = None if row is None else row.upstream
+        if found is not None and self._is_to_renew(found):
+            before = found
+            found, claims = await self._rows.renew(grant.family, who, None if self._allow else before)
+            if found is not None and found != before:
+                return found, claims
+        found = await self._rows.keep_on(grant.family, who)  # or the row would end before its family
         if found is None:
             raise ProviderRefused("the store has no tokens of this login any more")
         return found, claims
+
+    def _is_to_renew(self, upstream: Upstream) -> bool:
+        """Return whether the provider is asked: `allow=` is to be asked again, or the person's token ends soon."""
+        if upstream.expires and not upstream.refresh and upstream.expires <= self._clock():
+            raise ProviderRefused("the token of the person has ended, and can't be refreshed")
+        ends = bool(upstream.expires) and upstream.expires < self._clock() + self._access_seconds + EARLY
+        return self._allow is not None or (ends and bool(upstream.refresh))
 
     async def _renewed_here(self, grant: Grant, upstream: Upstream) -> tuple[Upstream, JSON | None]:
         """Refresh tokens that travel with the client. What the provider gave stays at hand until the client has it."""
@@ -166,7 +177,8 @@ class Issuing:
         access = Access(self._clock() + seconds, list(grant._replace(claims=claims)), inside, scopes)
         token = self._seals.access.seal(issuer, access)
         if len(token) > LONGEST_ACCESS:
-            raise NotAdmitted(_NEEDS_STORE.format(what="With the provider's own token within it, an access token is"))
+            what = "With the provider's own token within it, an access token is"
+            raise NotAdmitted(_NEEDS_STORE.format(what=what), _CANT)
         return token, seconds
 
 
@@ -174,6 +186,9 @@ _NEEDS_STORE = (
     "{what} too long to travel with the client. Give the server a database with MRTR_DATABASE_URL or store=, which "
     "then keeps the tokens of people"
 )
+
+
+_CANT = "This server can't take your account: its operator has to give it a database. The log says why"
 
 
 def principal_of(grant: Grant) -> Principal:

@@ -36,12 +36,18 @@ _KEPT = 600.0  # how long it is known that a token was refreshed, in seconds
 
 _PAUSE = 0.1
 
+MOST_UNPUT = 1000
+
 
 class Row(NamedTuple):
     """A row, for whoever has it: `about` says whose it is."""
 
     upstream: Upstream
     about: About
+
+
+Renewed = tuple[Upstream | None, JSON | None]
+"""Tokens, and what the provider said of the person; None for what there is none of."""
 
 
 class UpstreamRows:
@@ -62,9 +68,16 @@ class UpstreamRows:
         self._seconds = seconds
         self._clock = clock
         self._rows = _sealed(row_codec(ring, LOGIN_TOKENS, in_memory=store.in_memory))
+        self._renewing: set[asyncio.Task[Renewed]] = set()
+        # What a provider gave that the store did not take, by family: it takes the former tokens no more.
+        self._unput: OrderedDict[str, Row] = OrderedDict()
 
     async def put(self, upstream: Upstream, about: About) -> None:
+        self._unput[about.family] = Row(upstream, about)
+        if len(self._unput) > MOST_UNPUT:
+            self._unput.popitem(last=False)
         await self._put(upstream, about, keep=self._seconds)
+        self._unput.pop(about.family, None)
 
     async def _put(self, upstream: Upstream, about: About, *, keep: float) -> None:
         key = _key(about.family)
@@ -84,13 +97,17 @@ class UpstreamRows:
         redeemed = await self._store.redeem(name, "", lease=_LEASE, keep=_KEPT, quota=self._quotas.of(who))
         if redeemed.verdict == "granted":  # otherwise another process puts newer tokens, which must stay
             try:
-                await self.put(row.upstream, row.about)
+                await self._put(row.upstream, row.about, keep=self._seconds)
+                if await self._families.is_ended(family, row.about.began, who):  # since it was read
+                    await self.end(family)
             finally:
                 with suppress(StoreUnavailable):
                     await self._store.release(name, redeemed.token)
         return row.upstream
 
     async def get(self, family: str) -> Row | None:
+        if (unput := self._unput.get(family)) is not None:
+            await self.put(*unput)
         key = _key(family)
         found = await self._store.get(key)
         return None if found is None else _read(self._rows, key, found)
@@ -104,11 +121,11 @@ class UpstreamRows:
         expires = found.upstream.expires
         if not expires or expires - EARLY > self._clock():
             return found.upstream
+        if not found.upstream.refresh:  # until it has ended
+            return found.upstream if expires > self._clock() else None
         return (await self.renew(family, who, found.upstream))[0]
 
-    async def renew(
-        self, family: str, who: Principal, first: Upstream | None = None
-    ) -> tuple[Upstream | None, JSON | None]:
+    async def renew(self, family: str, who: Principal, first: Upstream | None = None) -> "Renewed":
         """Refresh the tokens, unless another process does, and return them, with what the provider says of the person.
 
         `first` are the tokens that were found too old: newer ones are not refreshed. Raises `IssuerUnavailable`.
@@ -122,21 +139,28 @@ class UpstreamRows:
             name = _refresh_of(family, found)
             redeemed = await self._store.redeem(name, "", lease=_LEASE, keep=_KEPT, quota=self._quotas.of(who))
             if redeemed.verdict == "granted":
-                try:
-                    renewed, claims = await self._provider.renew(found, who.subject, partial(self.put, about=row.about))
-                except BaseException:
-                    with suppress(StoreUnavailable):  # and not what has happened
-                        await self._store.release(name, redeemed.token)
-                    raise
-                if renewed != found:
-                    await self._store.record(name, redeemed.token, b"")
-                else:
-                    await self._store.release(name, redeemed.token)
-                return renewed, claims
+                # In a task of its own: what the provider gives is stored, though whoever needed it has left.
+                task = asyncio.create_task(self._renew(row, who, name, redeemed.token))
+                self._renewing.add(task)
+                task.add_done_callback(self._renewing.discard)
+                return await asyncio.shield(task)
             if asyncio.get_running_loop().time() > deadline:
                 raise IssuerUnavailable("another process is refreshing the same tokens")
             await asyncio.sleep(_PAUSE)
         return None, None
+
+    async def _renew(self, row: Row, who: Principal, name: str, token: str) -> "Renewed":
+        try:
+            renewed, claims = await self._provider.renew(row.upstream, who.subject, partial(self.put, about=row.about))
+        except BaseException:
+            with suppress(StoreUnavailable):  # and not what has happened
+                await self._store.release(name, token)
+            raise
+        if renewed != row.upstream:
+            await self._store.record(name, token, b"")
+        else:
+            await self._store.release(name, token)
+        return renewed, claims
 
 
 def reader_of(ring: KeyRing) -> Callable[[str, bytes], Row]:
@@ -162,14 +186,14 @@ def _key(family: str) -> str:
     return digest_parts("login upstream", family)
 
 
-MOST_BROUGHT = 1000  # logins whose tokens are at hand for their tasks, each of 2 KB at most
+MOST_BROUGHT = 1000  # tokens that are at hand for tasks, each of 2 KB at most
 
 
 class _Brought(NamedTuple):
     """A token that came within one of ours, and until when that counts."""
 
     until: float
-    began: float  # when the login began
+    grant: Grant
     upstream: Upstream
 
 
@@ -189,22 +213,34 @@ class UpstreamTokens:
         self._refusals = refusals
         self._clock = clock
         self._brought: OrderedDict[str, _Brought] = OrderedDict()
+        self._asked: OrderedDict[str, str] = OrderedDict()  # which token there was when a task asked
 
-    def note(self, grant: Grant, upstream: Upstream, until: float) -> None:
-        """Keep what a request brought at hand, for the tasks of the same login, which run in this process, too."""
-        if self._rows is None and upstream.access:
-            self._brought[grant.family] = _Brought(until, grant.began, upstream)
-            self._brought.move_to_end(grant.family)
+    def login_of(self, grant: Grant, upstream: Upstream, until: float) -> str:
+        """Return what names a login for its tasks; keep what a request brought at hand for these.
+
+        Without a store, tasks run in this process, and go on with what the same person brings by the same client.
+        """
+        if self._rows is not None:
+            return grant.family
+        login = digest_parts("login of a client", grant.issuer, grant.subject, grant.client)
+        known = self._brought.get(login)
+        if upstream.access and (known is None or known.until <= until):  # requests overtake each other
+            self._brought[login] = _Brought(until, grant, upstream)
+            self._brought.move_to_end(login)
             if len(self._brought) > MOST_BROUGHT:
                 self._brought.popitem(last=False)
+        return login
 
-    async def token(self, call: Call, scopes: Sequence[str], *, in_task: bool) -> str | None:
+    async def token(self, call: Call, scopes: Sequence[str], *, task: str = "", asked: int = 0) -> str | None:
         """Return the access token of whoever calls; None where a task has to ask, since each request brings one.
 
-        Raises `InsufficientScope`, `ToolError`, `StoreUnavailable`.
+        `task` is the flow of one, and `asked` how often it has asked. Raises `InsufficientScope`, `ToolError`,
+        `StoreUnavailable`.
         """
+        in_task = task != ""
         found = await self._find(call, in_task=in_task)
         if found is None and in_task and self._rows is None:
+            self._check_brought(task, asked, str(getattr(call.user, "login", "")))
             return None
         if found is not None and all(self._provider.covers(found.scopes, scope) for scope in scopes):
             return found.access
@@ -232,11 +268,20 @@ class UpstreamTokens:
 
     async def _latest(self, login: str, who: Principal) -> Upstream | None:
         found = self._brought.get(login)
-        if found is None:
+        if found is None or found.until <= self._clock():
             return None
-        if await self._families.is_ended(login, found.began, who):
-            raise ToolError("The login that this was started with has ended. Start this once more.")
-        return found.upstream if found.until > self._clock() else None
+        has_ended = await self._families.is_ended(found.grant.family, found.grant.began, who)
+        return None if has_ended else found.upstream
+
+    def _check_brought(self, task: str, asked: int, login: str) -> None:
+        """Check that the last answer brought a token, though that may have ended since. Raises `ToolError`."""
+        known = self._brought.get(login)
+        token = "" if known is None else digest_parts(known.grant.family, str(known.until))
+        if asked and self._asked.get(f"{task} {asked - 1}") == token:
+            raise ToolError("The answer did not come from the application that this was started with. Start it again.")
+        self._asked.setdefault(f"{task} {asked}", token)
+        if len(self._asked) > MOST_BROUGHT:
+            self._asked.popitem(last=False)
 
 
 LOOKED_AT = 500  # rows that are read at once

@@ -4,6 +4,7 @@ import json
 import secrets
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -12,11 +13,12 @@ import httpx
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from starlette.responses import JSONResponse, RedirectResponse
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from mrtr_server.crypto.digests import challenge_of
 from mrtr_server.login.documents import Documents
 
+from ..support.serving import free_ports, in_thread
 from .conftest import KEY, Stage, make
 from .people import REDIRECT, Client, action_of, back, question_of
 
@@ -197,10 +199,20 @@ def test_a_remembered_yes_counts_for_no_link_and_for_no_other_scope_or_client(st
     assert stage.browser().open(client.page(), **by_itself).status_code == 200
 
 
+def test_few_answers_are_remembered_of_which_the_oldest_are_forgotten(stage: Stage) -> None:
+    base, browser = stage.serve(remember_consent=True), stage.browser()
+    clients = [stage.client(base, redirect=f"https://client.example.com/{number}") for number in range(9)]
+    for client in clients:
+        browser.answer(browser.open(client.page()))
+    found = [browser.open(client.page(), **{"sec-fetch-site": "none"}).status_code for client in clients]
+    assert found == [200] + [303] * 8
+
+
 def test_nothing_is_remembered_by_default_nor_for_redirects_to_this_computer(stage: Stage) -> None:
     for base, redirect in (
         (stage.usual, "https://client.example.com/"),
         (stage.serve(remember_consent=True), REDIRECT),
+        (stage.serve(remember_consent=True, allow_redirects=["com.example.app"]), "com.example.app:/back"),
     ):
         client, browser = stage.client(base, redirect=redirect), stage.browser()
         browser.answer(browser.open(client.page()))
@@ -410,7 +422,20 @@ def test_a_forged_registration_or_token_is_refused(stage: Stage) -> None:
     assert stage.browser().open(client.page(client_id="A" * 3000)).status_code == 400
 
 
+def test_a_scheme_that_is_allowed_no_more_takes_nobody_back(stage: Stage) -> None:
+    port = free_ports(1)[0]
+    with ExitStack() as former:
+        former.enter_context(in_thread(make(stage.provider.login(allow_redirects=["com.example.app"])), port=port))
+        client = stage.client(f"http://127.0.0.1:{port}", redirect="com.example.app:/back")
+        assert stage.browser().open(client.page()).status_code == 200
+    stage.serve(port=port)
+    assert stage.browser().open(client.page()).status_code == 400
+
+
 # The documents of clients
+
+
+KIND = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
 def cimd(stage: Stage, folder: Path, **document: Any) -> tuple[Client, dict[str, Any], str]:
@@ -442,8 +467,7 @@ def test_a_client_with_a_key_has_to_sign_with_it_and_a_document_that_changes_ope
         now = int(time.time())
         claims = {"iss": client.id, "sub": client.id, "aud": client.base, "exp": now + 60, "jti": secrets.token_hex(8)}
         assertion = jwt.encode({**claims, **changes}, signer, "ES256")
-        kind = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-        return {"client_assertion_type": kind, "client_assertion": assertion}
+        return {"client_assertion_type": KIND, "client_assertion": assertion}
 
     code = back(stage.browser().log_in(client.page()))["code"]
     assert client.redeem(code).json()["error"] == "invalid_grant"
@@ -460,10 +484,36 @@ def test_a_client_with_a_key_has_to_sign_with_it_and_a_document_that_changes_ope
     right = signed()
     tokens = client.redeem(code, **right).json()
     assert "access_token" in tokens
+    client.post("/revoke", token=tokens["refresh_token"])  # by somebody who has a token, and not the key
+    tokens = client.refresh(tokens, **signed()).json()
+    assert "access_token" in tokens
     assert client.refresh(tokens, **right).json()["error"] == "invalid_client"  # an assertion counts once
     # An attacker who takes the host over can't turn the client into one without a key.
     served["/client.json"]["token_endpoint_auth_method"] = "none"
     assert client.refresh(tokens).json()["error"] == "invalid_grant"
+
+
+def test_a_document_that_can_not_be_had_signs_no_client_out(stage: Stage, tmp_path: Path) -> None:
+    client, served, _ = cimd(stage, tmp_path)
+    served["/client.json"] = Response(status_code=502)
+    away = client.redeem("any", client_assertion="x", client_assertion_type=KIND)
+    assert (away.status_code, away.json()["error"]) == (503, "temporarily_unavailable")
+    assert stage.browser().open(client.page()).status_code == 503
+
+
+@pytest.mark.anyio
+async def test_keys_of_a_client_that_do_not_do_are_fetched_again_once_a_minute(stage: Stage, tmp_path: Path) -> None:
+    now = 0.0
+    address, served, fetcher = stage.documents(tmp_path)
+    documents, named = Documents(fetcher, lambda: now), {"jwks_uri": f"{address}/keys.json"}
+    served["/keys.json"] = {"keys": [1]}
+    assert await documents.keys(named) == {"keys": [1]}
+    served["/keys.json"] = {"keys": [2]}
+    assert await documents.keys(named, anew=True) == {"keys": [1]}
+    now = 61.0
+    assert await documents.keys(named) == {"keys": [1]}
+    assert await documents.keys(named, anew=True) == {"keys": [2]}
+    await documents.close()
 
 
 @pytest.mark.parametrize(
@@ -485,7 +535,16 @@ def test_a_document_that_does_not_fit_is_refused(stage: Stage, tmp_path: Path, d
     assert stage.browser().open(client.page()).status_code == 400
 
 
-@pytest.mark.parametrize("id", ["https://[", "https://client.example.com:no/client.json", "https://"])
+@pytest.mark.parametrize(
+    "id",
+    [
+        "https://[",
+        "https://client.example.com:no/client.json",
+        "https://",
+        "https://\u0430\u0440\u0440\u04cf\u0435.com/client.json",  # in Cyrillic letters, which look like a known name
+        "https://CLIENT.example.com/client.json",
+    ],
+)
 def test_what_is_no_address_is_the_id_of_no_client(stage: Stage, id: str) -> None:
     assert stage.browser().open(stage.client(stage.usual).page(client_id=id)).status_code == 400
 
@@ -507,10 +566,11 @@ def test_a_document_is_fetched_by_no_redirect_and_seldom(stage: Stage, tmp_path:
     assert len(asked) == 1
     assert stage.browser().open(client.page(client_id=f"{address}/moved.json")).status_code == 400
     found = [stage.browser().open(client.page(client_id=f"{address}/{n}.json")).status_code for n in range(12)]
-    assert found == [400] * 12
+    assert found == [400] * 8 + [503] * 4  # ten in a minute, with the two before
     assert len(asked) == 1
     late = stage.browser().open(client.page(client_id=f"{address}/late.json"))
-    assert "too many" in late.text
+    assert (late.status_code, "too many" in late.text) == (503, True)
+    assert stage.browser().open(client.page()).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -585,17 +645,41 @@ def test_cookies_belong_to_the_host_alone(stage: Stage) -> None:
     assert action_of(page) == "https://tools.example.com/login/consent"
     cookie = page.headers["set-cookie"]
     secret = cookie.partition("=")[2].partition(";")[0]
-    assert cookie.startswith("__Host-mrtr-question=")
+    assert cookie.startswith("__Host-mrtr-question-")
     leaving = browser.http.post(
         f"{base}/login/consent",
         data={"question": question_of(page), "answer": "yes"},
-        headers={**host, "cookie": f"__Host-mrtr-question={secret}"},
+        headers={**host, "cookie": f"{cookie.partition('=')[0]}={secret}"},
     )
     for each in (cookie, leaving.headers.get_list("set-cookie")[0]):
         assert {"HttpOnly", "Secure", "SameSite=lax", "Path=/", "Max-Age=600"} <= set(each.split("; "))
         assert "domain" not in each.lower()
     assert leaving.headers.get_list("set-cookie")[0].startswith("__Host-mrtr-login-")
     assert browser.open(f"{base}/authorize", host="evil.example.com").status_code == 403
+
+
+def test_a_browser_may_be_asked_several_things_at_a_time(stage: Stage) -> None:
+    first, second, browser = stage.client(stage.usual), stage.client(stage.usual), stage.browser()
+    pages = [browser.open(each.page()) for each in (first, second)]
+    for client, page in zip((first, second), pages, strict=True):
+        assert client.redeem(back(browser.go(browser.answer(page)))["code"]).status_code == 200
+        assert browser.answer(page).status_code == 403  # a question is answered once
+    for _ in range(10):
+        page = browser.open(first.page())
+    assert len([name for name in browser.http.cookies if name.startswith("mrtr-question-")]) == 4
+    assert "location" in browser.answer(page).headers
+
+
+def test_a_person_has_ten_minutes_for_each_part_of_a_login(stage: Stage) -> None:
+    now = time.time()
+    stage.clock = lambda: now
+    client, browser = stage.client(stage.serve()), stage.browser()
+    page = browser.open(client.page())
+    now += 601
+    assert "took too long" in browser.answer(page).text
+    leaving = browser.answer(browser.open(client.page()))
+    now += 601
+    assert "took too long" in browser.go(leaving).text
 
 
 def test_a_browser_has_few_logins_under_way(stage: Stage) -> None:

@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -14,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from mrtr_server import SetupError
+from mrtr_server import Context, SetupError
 from mrtr_server.crypto.digests import challenge_of
-from mrtr_server.login import Entra, Google, Login
+from mrtr_server.login import Entra, Google, Login, Oidc
 
 from ..support.serving import in_thread
 from .conftest import Stage, make
@@ -45,6 +46,8 @@ class Issuer:
         self.claims: Callable[[], JSON] = dict
         """Returns the claims of who logs in, besides those of each token."""
         self.url = ""
+        self.told: tuple[str, ...] = ()
+        """The claims of its userinfo endpoint; without any, it has none."""
         self._key = rsa.generate_private_key(65537, 2048)
         self._codes: dict[str, dict[str, str]] = {}
         self.app = Starlette(
@@ -53,12 +56,14 @@ class Issuer:
                 Route("/keys", self._keys),
                 Route("/authorize", self._authorize),
                 Route("/token", self._token, methods=["POST"]),
+                Route("/userinfo", self._userinfo),
             ]
         )
 
     def _metadata(self, request: Request) -> Response:
         base = self.url.removesuffix(self.path)
         ends = {"authorization_endpoint": "authorize", "token_endpoint": "token", "jwks_uri": "keys"}
+        ends |= {"userinfo_endpoint": "userinfo"} if self.told else {}
         found = {name: f"{base}/{path}" for name, path in ends.items()}
         return JSONResponse({"issuer": self.url, **found, **self.more})
 
@@ -72,6 +77,9 @@ class Issuer:
         code = secrets.token_hex(8)
         self._codes[code] = asked
         return RedirectResponse(f"{asked['redirect_uri']}?{urlencode({'code': code, 'state': asked['state']})}", 302)
+
+    def _userinfo(self, request: Request) -> Response:
+        return JSONResponse({name: value for name, value in self.claims().items() if name in self.told})
 
     async def _token(self, request: Request) -> Response:
         form = dict(parse_qsl((await request.body()).decode()))
@@ -196,3 +204,54 @@ def test_a_person_logs_in_at_a_directory_of_entra_by_their_group(stage: Stage, e
 def test_a_directory_of_everybody_is_refused(tenant: str) -> None:
     with pytest.raises(SetupError, match="everybody"):
         Entra(tenant=tenant, client_id=CLIENT, client_secret=SECRET)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_a_login_at_an_issuer_without_refresh_tokens_ends_with_the_token_of_the_person(
+    stage: Stage, google: Issuer, tmp_path: Path, store: str
+) -> None:
+    now = time.time()
+    stage.clock = lambda: now
+    google.claims = of_google
+    options: Any = {} if store == "memory" else {"store": f"sqlite:///{tmp_path}/logins.db"}
+    app = make(Login(Oidc(google.url, client_id=CLIENT, client_secret=SECRET)), **options)
+
+    @app.tool
+    async def upstream(ctx: Context) -> str:
+        """Use the person's token."""
+        return await ctx.upstream_token("openid")
+
+    client = stage.client(stage.serve(app))
+    tokens = client.tokens(stage.browser())
+    now += 3595
+    tokens = client.refresh(tokens).json()
+    assert said(client.call(tokens, "upstream")) == "of-person"
+    now += 10
+    assert client.call(tokens, "upstream").status_code == (401 if store == "memory" else 403)
+    refused = client.refresh(tokens)
+    assert (refused.status_code, refused.json()["error"]) == (400, "invalid_grant")
+
+
+def test_what_an_issuer_says_of_a_person_is_asked_for_at_each_refresh(stage: Stage, google: Issuer) -> None:
+    google.claims = lambda: of_google(department="research")
+    google.told = ("sub", "department")
+    seen: list[JSON] = []
+
+    def allow(claims: Any) -> bool:
+        seen.append(dict(claims))
+        return bool(claims.get("department") == "research")
+
+    login = Login(Oidc(google.url, client_id=CLIENT, client_secret=SECRET), allow=allow)
+    client = stage.client(stage.serve(make(login)))
+    tokens = client.refresh(client.tokens(stage.browser())).json()
+    assert [(each["department"], each["email"]) for each in seen] == [("research", "jsmith@example.com")] * 2
+    google.claims = lambda: of_google(department="sales")
+    refused = client.refresh(tokens)
+    assert (refused.status_code, refused.json()["error"]) == (400, "invalid_grant")
+
+
+def test_scopes_that_google_calls_otherwise_are_covered(google: Issuer) -> None:
+    provider = Google(client_id=CLIENT, client_secret=SECRET, issuer=google.url)
+    granted = ["openid", "https://www.googleapis.com/auth/userinfo.email"]
+    assert provider.covers(granted, "email")
+    assert not provider.covers(granted, "profile")

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import secrets
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from mrtr_server import JWTAuth, MRTRServer, SetupError
+from mrtr_server import InProcessStore, JWTAuth, MRTRServer, Redemption, SetupError, StoreUnavailable
 
 from ..support.authorization_server import AuthorizationServer
 from .conftest import Stage, make
@@ -289,3 +290,60 @@ def test_a_private_or_small_key_is_no_public_key() -> None:
     for key in (private, pem, "nothing", {"kty": "oct", "k": "AAAA"}):
         with pytest.raises(SetupError, match="public_key="):
             JWTAuth("https://login.example.com", audience="notes", public_key=key)
+
+
+def test_a_key_that_costs_too_much_is_refused(bound: Bound, tokens: Any) -> None:
+    numbers = rsa.generate_private_key(65537, 2048).public_key().public_numbers()
+    exponent = base64.urlsafe_b64encode((2**2047 + 1).to_bytes(256)).rstrip(b"=").decode()
+    public = jwt.algorithms.RSAAlgorithm.to_jwk(rsa.RSAPublicNumbers(65537, numbers.n).public_key(), as_dict=True)
+    proof = bound.key.proof("POST", bound.url, bound.nonce, tokens["access_token"], header={"jwk": bound.key.public})
+    _, claims, signature = proof.split(".")
+    header = json.dumps({"typ": "dpop+jwt", "alg": "RS256", "jwk": {**public, "e": exponent}}).encode()
+    costly = f"{base64.urlsafe_b64encode(header).rstrip(b'=').decode()}.{claims}.{signature}"
+    assert "does not fit its algorithm" in bound.client.post(headers={"dpop": costly}, grant_type="refresh_token").text
+
+
+class Away(InProcessStore):
+    """A store that can be away."""
+
+    is_away = False
+
+    async def put(self, key: str, value: bytes, **options: Any) -> bool:
+        """Fail while it is away."""
+        if self.is_away:
+            raise StoreUnavailable("away")
+        return await super().put(key, value, **options)
+
+    async def redeem(self, state: str, answers: str, **options: Any) -> Redemption:
+        """Fail while it is away."""
+        if self.is_away:
+            raise StoreUnavailable("away")
+        return await super().redeem(state, answers, **options)
+
+
+def test_a_store_that_is_away_is_a_503_and_ends_no_login(stage: Stage) -> None:
+    store = Away()
+    app = make(stage.provider.login(dpop_replay="store"), store=store)
+    bound = Bound(stage.client(stage.serve(app)))
+    tokens = bound.redeem(bound.client.came(stage.browser())["code"]).json()
+    store.is_away = True
+    away = bound.call(tokens)
+    assert (away.status_code, int(away.headers["retry-after"]) > 0) == (503, True)
+    refused = bound.post(grant_type="refresh_token", refresh_token=tokens["refresh_token"])
+    assert (refused.status_code, refused.json()["error"]) == (503, "temporarily_unavailable")
+    store.is_away = False
+    assert said(bound.call(tokens))[0] == "583231"
+    assert bound.post(grant_type="refresh_token", refresh_token=tokens["refresh_token"]).status_code == 200
+
+
+def test_a_nonce_of_a_replica_whose_clock_is_ahead_counts(stage: Stage) -> None:
+    now = time.time()
+    stage.clock = lambda: now + 50
+    ahead = Bound(stage.client(stage.serve()))
+    ahead.post(grant_type="refresh_token", refresh_token="none")
+    assert ahead.nonce is not None
+    stage.clock = lambda: now
+    bound = Bound(stage.client(stage.serve()))
+    bound.nonce = ahead.nonce
+    assert bound.redeem(bound.client.came(stage.browser())["code"]).status_code == 200
+    assert bound.nonce == ahead.nonce

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import httpx
 import pytest
 
 from mrtr_server import Context, InProcessStore, MRTRServer, Task, testing
-from mrtr_server.testing import accept
+from mrtr_server.testing import yes
 
+from ..support import github
 from ..support.databases import PostgreSQL
 from .conftest import Provider, Stage, make
 from .people import Client
@@ -115,6 +117,41 @@ def test_many_calls_refresh_a_token_once(stage: Stage, database: str) -> None:
     assert stage.provider.set()["refreshed"] == 1
 
 
+def test_a_refresh_is_stored_though_whoever_needed_it_has_left(stage: Stage, database: str) -> None:
+    now = time.time()
+    stage.clock = lambda: now
+    stage.provider.set(expires=300, refreshed=0)
+    app = server(stage.provider, store=database)
+
+    @app.tool
+    async def hasty(ctx: Context) -> str:
+        """Give up soon."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await ctx.upstream_token("repo")
+        return "gone"
+
+    client = stage.client(stage.serve(app))
+    tokens = client.tokens(stage.browser(), scope="repo")
+    now += 290
+    stage.provider.set(slow=0.5)
+    assert said(client.call(tokens, "hasty")) == "gone"
+    assert said(client.call(tokens, "repos")) == ["read:user", "repo"]
+    assert stage.provider.set()["refreshed"] == 1
+
+
+def test_a_login_ends_with_its_account_at_the_provider(stage: Stage, options: Any) -> None:
+    now = time.time()
+    stage.clock = lambda: now
+    stage.provider.set(expires=300)
+    client = stage.client(stage.serve(server(stage.provider, **options)))
+    tokens = client.tokens(stage.browser())
+    github.TOKENS.clear()
+    now += 290
+    refused = client.refresh(tokens)
+    assert (refused.status_code, refused.json()["error"]) == (400, "invalid_grant")
+
+
 def test_a_task_uses_the_token_in_the_store(stage: Stage, database: str) -> None:
     app = server(stage.provider, store=database)
     client = stage.client(stage.serve(app))
@@ -164,16 +201,26 @@ class TestTaskWithoutAStore:
             assert held.flow.wait().failure == "This step can't have the person's account now. Start this once more."
             return
         assert status == "input_required"
-        reply = held.flow.look()
+        reply = held.flow.look()  # of the client that has the task, with a token of the same login
         assert list(reply.questions.values()) == [f"This needs your account at {stage.provider.url}. Go on?"]
-        assert held.flow.finish(upstream_token_1=accept()).structured == ["read:user", "repo"]
+        assert held.flow.finish(upstream_token_1=yes).structured == ["read:user", "repo"]
 
-    def test_fails_once_its_login_has_ended(self, stage: Stage) -> None:
+    def test_goes_on_with_what_another_login_of_the_same_client_brings(self, stage: Stage) -> None:
         held = Held(stage, "slow")
         held.client.post("/revoke", token=held.tokens["refresh_token"])
-        assert held.go_on() == "completed"
+        assert held.go_on() == "input_required"
         held.sign(held.client.tokens(stage.browser(), scope="repo"))
-        assert "The login that this was started with has ended" in held.flow.wait().failure
+        held.flow.look()
+        assert held.flow.finish(upstream_token_1=yes).structured == ["read:user", "repo"]
+
+    def test_fails_where_the_answer_comes_from_another_application(self, stage: Stage) -> None:
+        held = Held(stage, "slow")
+        held.now += 700
+        assert held.go_on() == "input_required"
+        held.sign(stage.client(held.client.base, client_name="Another").tokens(stage.browser(), scope="repo"))
+        held.flow.look()
+        failure = held.flow.finish(upstream_token_1=yes).failure
+        assert "did not come from the application that this was started with" in failure
 
 
 class Held:
@@ -245,7 +292,7 @@ def test_a_token_of_the_provider_that_is_too_long_needs_a_store(stage: Stage, tm
     stage.provider.set(padding=3000)
     refused = stage.client(stage.serve(server(stage.provider)))
     came = refused.came(stage.browser())
-    assert came["error"] == "access_denied"
+    assert (came["error"], "has to give it a database" in came["error_description"]) == ("access_denied", True)
     app = server(stage.provider, store=f"sqlite:///{tmp_path}/logins.db")
     client = stage.client(stage.serve(app))
     tokens = client.tokens(stage.browser(), scope="repo")

@@ -3,6 +3,7 @@
 uvicorn tests.support.github:app
 """
 
+import asyncio
 import base64
 import hashlib
 import secrets
@@ -26,6 +27,7 @@ STATE: dict[str, Any] = {
     "silent": False,
     "refreshed": 0,
     "padding": 0,
+    "slow": 0,
 }
 """What a test sets: who is logged in there, the members of organisations, how long tokens of an app live, and so on.
 
@@ -60,9 +62,11 @@ async def access_token(request: Request) -> Response:
     if (form.get("client_id"), form.get("client_secret")) != (CLIENT, SECRET):
         return JSONResponse({"error": "incorrect_client_credentials"})
     if form.get("grant_type") == "refresh_token":
+        await asyncio.sleep(STATE["slow"])
         found = TOKENS.pop(form["refresh_token"], None)
         if found is None:
             return JSONResponse({"error": "bad_refresh_token"})
+        TOKENS.pop(found["access"], None)  # "the old user access token will no longer work"
         STATE["refreshed"] += 1
     else:
         found = CODES.pop(form["code"], None)
@@ -75,8 +79,9 @@ async def access_token(request: Request) -> Response:
     given = {"access_token": token, "token_type": "bearer", "scope": found["scope"].replace(" ", ",")}
     if STATE["expires"]:
         refresh = f"ghr_{secrets.token_hex(36)}"
-        TOKENS[refresh] = found
-        given |= {"expires_in": STATE["expires"], "refresh_token": refresh}
+        TOKENS[refresh] = found = found | {"access": token}
+        # "scope: This value will always be an empty string."
+        given |= {"expires_in": STATE["expires"], "refresh_token": refresh, "scope": ""}
     return JSONResponse(given)
 
 
