@@ -169,15 +169,17 @@ def _review_waits(registry: Registry, shared: SharedResources) -> Iterator[Findi
 def _review_events(
     settings: Settings[Any], registry: Registry, shared: SharedResources, workers: int
 ) -> Iterator[Finding]:
-    if not registry.events:
+    of_tasks = settings.events.tasks is True and registry.has_tasks
+    if not registry.events and not registry.waits and not of_tasks:
         return
-    if not shared.store.shared:
+    if registry.events and not shared.store.shared:
         yield Finding(
             "error" if workers > 1 else "warning",
             "database",
             f"there is none, so events and webhooks stay in one process, and end with it. Set {DATABASE}",
         )
     named = sorted(name for name, each in registry.events.items() if "webhook" in each.modes)
+    named += ["of the server's own"] if registry.waits or of_tasks else []
     if not named or not settings.webhooks.offered:
         return
     if settings.auth is None and not settings.middleware:
@@ -188,8 +190,9 @@ def _review_events(
         )
     if find_spec("certifi") is None:
         yield _warning("webhooks", "they are not offered, since the extra 'auth' is not installed")
+    # Scopes alone are those of the last subscribe, and never change.
     guarded = settings.authorize is not None or all(
-        registry.events[each].hook is not None or registry.events[each].admits is not None for each in named
+        each.admits is not None or (each.hook is not None and each.hook.decides) for each in registry.events.values()
     )
     if settings.webhooks.endless and not guarded:
         yield _warning(

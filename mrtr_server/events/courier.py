@@ -107,18 +107,19 @@ class _Shift:
     async def run(self) -> None:
         store, pause = self._log.store, self._lease_seconds / 3
         while True:
+            asked = running_loop().time()
             try:
                 if await store.take_lease(LEASE, self._holder, seconds=self._lease_seconds):
-                    await self._serve()
+                    await self._serve(asked + self._lease_seconds)
             except StoreUnavailable:  # which is logged elsewhere
                 pass
             except Exception as error:
                 report_failure("Events are not delivered for a moment", error=error)
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311  no secret
 
-    async def _serve(self) -> None:
-        """Work until the lease is lost."""
-        serving = [running_loop().create_task(each) for each in (self._keep_lease(), self._watch(), self._flush())]
+    async def _serve(self, until: float) -> None:
+        """Work until the lease is lost, which holds until then by the clock of the event loop."""
+        serving = [running_loop().create_task(each) for each in (self._keep_lease(until), self._watch(), self._flush())]
         try:
             await asyncio.wait(serving, return_when=asyncio.FIRST_COMPLETED)
             for each in serving:
@@ -134,10 +135,9 @@ class _Shift:
                 await self._store_progress(work)
                 await self._log.store.take_lease(LEASE, self._holder, seconds=0)
 
-    async def _keep_lease(self) -> None:
+    async def _keep_lease(self, until: float) -> None:
         """Extend the lease. A store that is away for a moment ends nothing, since nobody else gets the lease then."""
         loop, pause = running_loop(), self._lease_seconds / 3
-        until = loop.time() + self._lease_seconds
         while loop.time() < until:
             await asyncio.sleep(pause)
             asked = loop.time()
@@ -207,6 +207,8 @@ class _Shift:
                 type = self._subscriptions.types[row.name]
                 return Reminder(row, self._subscriptions.reminding(row), type, self._log)
             subscriber, asked = self._subscriptions.open(row)
+            if row.kind == "source" and subscriber is not None:
+                return SourceReader(row, subscriber, self._log, self._subscriptions)
         except (InvalidParams, StoreUnavailable, KeyError) as error:
             self._courier.refusals.note("A subscription to %r is left out: %s", row.name, str(error))
             subscriber, asked = None, None
@@ -215,8 +217,6 @@ class _Shift:
             subscriber, asked = None, None
         if subscriber is None:
             return _Polling(row, None)
-        if row.kind == "source":
-            return SourceReader(row, subscriber, self._log, self._subscriptions)
         fetcher = self._courier.fetcher()
         if row.kind == "poll" or asked is None or fetcher is None:
             return _Polling(row, subscriber)

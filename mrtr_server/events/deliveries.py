@@ -165,6 +165,8 @@ class Delivery:
         try:
             while True:
                 page = await follower.next(running_loop().time() + QUIET)
+                if await self._log.store.epoch() != epoch:  # it begins anew, with what there is now
+                    return
                 if page.lost:
                     progress.at = page.begins
                     await self._note_gap()
@@ -194,7 +196,7 @@ class Delivery:
         if occurrence is not None:
             self._send_later(row.position, occurrence)
         elif self._progress.gaps > gaps:
-            await self._tell_gap()
+            await self._tell_gap(row.position)
 
     async def _occurrence(self, row: EventRow) -> JSON | None:
         """Return an event as it is sent; None where the subscriber does not get it."""
@@ -237,7 +239,7 @@ class Delivery:
             except Exception as error:  # or nobody would ever send it, and the next cursor would pass it
                 report_failure("An event of %r is sent again later", self.row.name, error=error)
                 if self._put_off(position).attempts >= MOST_ATTEMPTS:
-                    self._done(position, is_lost=True)
+                    await self._lose(position)
                     return
 
     async def _is_settled(self, position: Position, occurrence: JSON | None) -> bool:
@@ -246,7 +248,10 @@ class Delivery:
             retry = self._progress.failed.get(position)
             occurrence = await self._again(position)
             if occurrence is None:
-                self._done(position, is_lost=retry is not None and retry.attempts > 0)
+                if retry is not None and retry.attempts > 0:
+                    await self._lose(position)
+                else:
+                    self._done(position)
                 return True
         result = await self._attempt(position, occurrence)
         if result is None:  # the subscription is over
@@ -265,8 +270,7 @@ class Delivery:
         if self.row.expires == math.inf and await self._drop_dead(result):
             return False
         if is_lost:
-            self._done(position, is_lost=True)
-            await self._tell_gap()
+            await self._lose(position)
             return False
         return self._pump is not None  # or it is suspended
 
@@ -305,12 +309,16 @@ class Delivery:
             return None
         return await self._occurrence(page.rows[0])
 
-    def _done(self, position: Position, *, is_lost: bool = False) -> None:
+    def _done(self, position: Position) -> None:
         self._progress.failed.pop(position, None)
-        if is_lost:
-            self._progress.gaps += 1
-            self._tally.add(DELIVERIES, "abandoned")
         self.is_changed = True
+
+    async def _lose(self, position: Position) -> None:
+        """Abandon an event, and tell the webhook of the gap."""
+        self._done(position)
+        self._progress.gaps += 1
+        self._tally.add(DELIVERIES, "abandoned")
+        await self._tell_gap(position)
 
     def _note_failure(self, position: Position, result: Result) -> bool:
         """Note that an event was not taken; return whether it is given up."""
@@ -366,8 +374,11 @@ class Delivery:
         self.is_changed = True
         await self._tell_gap()
 
-    async def _tell_gap(self) -> None:
-        cursor = await self._cursor(self._stored.watermark)
+    async def _tell_gap(self, lost: Position | None = None) -> None:
+        """Send a gap, whose cursor is past what is missing, unless something before it is under way."""
+        waiting = [each for each in (*self._sending, *self._progress.failed) if each != lost]
+        at = self._progress.at if lost is None else max(self._progress.at, lost)
+        cursor = await self._cursor(min(waiting).before if waiting else at)
         await self._control("gap", {"type": "gap", "cursor": cursor})
 
     async def _terminate(self, kind: Kind, data: JSON) -> None:

@@ -65,6 +65,9 @@ FIRST_LOOK, LAST_LOOK = 0.01, 1.0
 
 TRIM_EVERY = 100  # events of a type that a process adds before it removes the oldest ones
 
+TRIM_AFTER = 15.0
+"""Seconds after which is trimmed what was added in a transaction of the author's."""
+
 _position = attrgetter("position")
 
 
@@ -109,6 +112,7 @@ class EventLog:
         # Positions in memory begin anew with each process, so a cursor of another one would pass events here.
         self._life = "" if store.shared else token_hex(8)
         self._added: dict[str, int] = {}
+        self._trimming: set[asyncio.Task[None]] = set()
         self._opened: dict[str, Happened] = {}  # the last ones: many subscribers get the same at the same time
         self._tails = PerLoop[_Tail]()
 
@@ -168,12 +172,25 @@ class EventLog:
         # Also where it is not new: the reply to a first attempt may have been lost.
         self.fanout.publish(Change("event", type.name))
         if is_new:
-            await self._trim_now_and_then(type.name)
+            await self._trim_now_and_then(type.name, in_transaction=connection is not None)
         return is_new
 
-    async def _trim_now_and_then(self, name: str) -> None:
+    async def _trim_now_and_then(self, name: str, *, in_transaction: bool) -> None:
         self._added[name] = count = self._added.get(name, 0) + 1
-        if count % TRIM_EVERY == 0:
+        if count % TRIM_EVERY:
+            return
+        if in_transaction:  # of the author's, which may hold what trimming would wait for until its commit
+            running_loop().call_later(TRIM_AFTER, self._trim_later, name)
+        else:
+            await self.store.trim_events(name, self.options.keep_most)
+
+    def _trim_later(self, name: str) -> None:
+        task = running_loop().create_task(self._trim(name))
+        self._trimming.add(task)
+        task.add_done_callback(self._trimming.discard)
+
+    async def _trim(self, name: str) -> None:
+        with suppress(StoreUnavailable):  # which is logged elsewhere; it is done after as many more events
             await self.store.trim_events(name, self.options.keep_most)
 
     def open(self, type: EventType[Any, Any], row: EventRow) -> Happened | None:
@@ -259,6 +276,7 @@ class Follower:
         self._name = name
         self.position = position
         """Up to where it has read."""
+        self._epoch: str | None = None
         tail.add(name)
 
     async def next(self, until: float) -> EventPage:
@@ -268,6 +286,12 @@ class Follower:
         """
         loop = running_loop()
         while True:
+            epoch = await self._log.store.epoch()
+            if self._epoch not in (None, epoch):  # nobody knows what was lost: it begins at the end, and says so
+                self._epoch = epoch
+                self.position = (await self._log.store.read_events([self._name], None, most=1, most_bytes=1)).reached
+                return EventPage((), self.position, frozenset({self._name}))
+            self._epoch = epoch
             moved = self._tail.moved(self._name)
             page = self._tail.page(self._name, self.position, PAGE)
             if page is None:
@@ -322,6 +346,7 @@ class _Tail:
         self._log = log
         self._kept: dict[str, _Kept] = {}
         self._position: Position | None = None
+        self._epoch = ""
         self._reading: asyncio.Task[None] | None = None
         self._changes: Turning[Change] | None = None
         self._next = 0.0
@@ -394,6 +419,8 @@ class _Tail:
             await asyncio.sleep(LOOK_AGAIN)
 
     async def _advance(self, pauses: "_Pauses") -> None:
+        if (epoch := await self._log.store.epoch()) != self._epoch:
+            self._begin_anew(epoch)
         while self._kept:
             names = list(self._kept)
             page = await self._log.store.read_events(names, self._position, most=PAGE, most_bytes=PAGE_BYTES)
@@ -405,6 +432,12 @@ class _Tail:
             if page.is_last:
                 pauses.wait(is_delayed=page.delayed > 0)
                 return
+
+    def _begin_anew(self, epoch: str) -> None:
+        """Forget what was read in another epoch of the store, whose positions count no more."""
+        self._epoch, self._position = epoch, None
+        for name, former in self._kept.items():
+            self._kept[name] = self._renewed(former, _NEVER)
 
     def _take(self, page: EventPage, unread: AbstractSet[str]) -> None:
         """Keep what was read, and wake those who wait for it, or have to look themselves for what was not."""

@@ -57,7 +57,7 @@ class Events(Group):
     """How events are kept and delivered: `MRTRServer(events=Events(keep_seconds=3600))`.
 
     Args:
-        keep_seconds: how long an event can be read, in seconds. An `id` counts once within that time.
+        keep_seconds: how long an event can be read, in seconds. An `id` counts once for as long as its event is there.
         keep_most: how many events of each type can be read, the newest ones.
         tasks: whether clients are offered events of their own tasks: that one asks something, or has ended. Default:
             where the server declares a type of event, or waits.

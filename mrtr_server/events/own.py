@@ -96,7 +96,7 @@ class OfferedTypes(Mapping[str, EventType[Any, Any]]):
     async def _may_answer(self, event: WaitRequested, wants: OfWait, caller: Caller) -> bool:
         """Return whether a subscriber may answer what waits; who may not does not hear of it."""
         assert self.desk is not None  # noqa: S101  it is set when the server is made
-        if wants.get("wait", event["wait"]) != event["wait"]:
+        if wants.get("wait", event["wait"]) != event["wait"] or not self.desk.may_answer(event["wait"], caller):
             return False
         try:
             await self.desk.open(event["ticket"], caller)
@@ -184,15 +184,14 @@ class OwnEvents:
         about, *_ = question.params["about"]
         payload = WaitRequested(wait=declared.name, ticket=ticket, about=about, until=timestamp(until))
         id = digest([wait_id(row.id, key), question.digest, to])
-        is_new = await self._log.add(type, payload, id=id)
-        every = question.params.get("remind")
-        if is_new and every is not None:
-            await self._remind(wait_id(row.id, key), Reminding(dict(payload), id, every), until)
+        await self._log.add(type, payload, id=id)
+        if (every := question.params.get("remind")) is not None:  # also where a former attempt ended in between
+            await self._remind(wait_id(row.id, key), Reminding(dict(payload), id, every), row.caller, until)
 
-    async def _remind(self, wait: str, reminding: Reminding, until: float) -> None:
+    async def _remind(self, wait: str, reminding: Reminding, caller: str, until: float) -> None:
         id, now = reminder_id(wait), self._log.now()
         body = self._subscriptions.seal(id, Caller(), reminding._asdict(), None)
-        row = SubscriptionRow(id, "reminder", REQUESTED, "", body, "", now, now, until)
+        row = SubscriptionRow(id, "reminder", REQUESTED, caller, body, "", now, now, until)
         await self._subscriptions.store.put_subscription(row)
         self._log.fanout.publish(Change("subscription"))
 

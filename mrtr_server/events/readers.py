@@ -38,6 +38,7 @@ class SourceReader:
     def start(self) -> None:
         source = self.subscriber.type.source_of
         if source is not None:
+            self.is_changed = True  # so that its position is sealed under the key of now
             self._task = running_loop().create_task(self._run(source))
 
     def change(self, row: SubscriptionRow) -> None:

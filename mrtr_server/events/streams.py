@@ -89,6 +89,8 @@ class EventStream:
 
     async def _frame(self, row: EventRow) -> EventFrame | None:
         event = self._log.open(self._subscriber.type, row)
+        if event is None:
+            self._begins = True  # and it goes on behind it
         try:
             made = None if event is None else await self._subscriber.occurrence(event)
         except EventFailed as failed:

@@ -55,7 +55,7 @@ class Subscriber:
         return "" if principal is None else owner_of(principal)
 
     async def occurrence(self, event: Happened) -> JSON | None:
-        """Return an event as this subscriber gets it; None if it does not. Raises `EventFailed`."""
+        """Return an event as this subscriber gets it; None if not. Raises `EventFailed`, `StoreUnavailable`."""
         if event.audience and event.audience not in self.audiences:
             return None
         type = self.type
@@ -63,6 +63,8 @@ class Subscriber:
             if type.matches is not None and not await self._decided("matches", type.matches, event):
                 return None
             data = event.data if type.shape is None else await self._shaped(type.shape, event)
+        except StoreUnavailable:  # which is asked again
+            raise
         except Exception as error:
             reference = report_failure("An event of %r could not be made ready", type.name, error=error)
             raise EventFailed(reference) from None

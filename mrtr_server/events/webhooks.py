@@ -109,6 +109,9 @@ REFUSALS_WITHIN = 60.0
 FOR_ALL = 8
 """How many times as many of both there may be for all principals together."""
 
+AT_ONCE_OF_ONE, AT_ONCE_IN_ALL = 8, 24
+"""Webhooks of all hosts that are asked at once, for one principal and in all: other connections are for events."""
+
 MOST_NOTED = 10_000
 
 
@@ -131,7 +134,10 @@ class Verifications:
             return None
         host = host_of(url)
         keys = (owner, host), ("", host)
-        with self._place(keys[0], 1), self._place(keys[1], FOR_ALL):
+        every, of_one = self._asked[("", "")], self._asked[(owner, "")]
+        if every >= AT_ONCE_IN_ALL or of_one >= AT_ONCE_OF_ONE:
+            raise TooMany(AT_ONCE_OF_ONE)
+        with self._place(keys[0], 1), self._place(keys[1], FOR_ALL), self._counted(owner):
             reason = await verify(fetcher, url, secret, subscription, self._now())
         if reason is None:
             await self._store.put(known, b"", keep=VERIFIED_SECONDS)
@@ -139,6 +145,19 @@ class Verifications:
             for key in keys:
                 self._note_refusal(key)
         return reason
+
+    @contextmanager
+    def _counted(self, owner: str) -> Iterator[None]:
+        keys = ("", ""), (owner, "")
+        for key in keys:
+            self._asked[key] += 1
+        try:
+            yield
+        finally:
+            for key in keys:
+                self._asked[key] -= 1
+                if not self._asked[key]:
+                    del self._asked[key]
 
     @contextmanager
     def _place(self, key: tuple[str, str], times: int) -> Iterator[None]:

@@ -24,6 +24,7 @@ from ..errors import (
     TooMany,
     UnfitUrl,
 )
+from ..events.log import PAGE, PAGE_BYTES
 from ..events.parts import EventParts
 from ..events.signatures import read_secret
 from ..events.streams import EventStream
@@ -178,21 +179,24 @@ class EventExtension(Extension):
     async def _polled(self, call: Call, subscriber: Subscriber, most: int) -> JSON:
         position, is_cut = await self._begin(call, subscriber)
         events: list[JSON] = []
-        looked_at, has_more = 0, True
-        while has_more and len(events) < most and looked_at < MOST_LOOKED_AT:
-            page = await self._log.read(subscriber.type.name, position, min(most, MOST_LOOKED_AT - looked_at))
+        looked_at, size, has_more = 0, 0, True
+        while has_more and len(events) < most and looked_at < MOST_LOOKED_AT and size < PAGE_BYTES:
+            at_once = most if not looked_at else PAGE  # few may fit, so the next ones are read in few statements
+            page = await self._log.read(subscriber.type.name, position, min(at_once, MOST_LOOKED_AT - looked_at))
             is_cut = is_cut or bool(page.lost)
             position, has_more = page.reached, not page.is_last
             for row in page.rows:
                 event = self._log.open(subscriber.type, row)
                 looked_at += 1
+                is_cut = is_cut or event is None
                 try:
                     made = None if event is None else await subscriber.occurrence(event)
                 except EventFailed:
                     made, is_cut = None, True
                 if made is not None:
                     events.append(made)
-                    if len(events) == most and row is not page.rows[-1]:
+                    size += row.size
+                    if (len(events) == most or size >= PAGE_BYTES) and row is not page.rows[-1]:
                         position, has_more = row.position, True
                         break
         return {
@@ -291,6 +295,8 @@ class EventExtension(Extension):
             await self._verify(call, subscriber, url, secret, id)
         else:
             asked = self._renewed(present, asked, now)
+            # Where it ends at this very moment, another one begins at the end of the log, and says so.
+            position, is_cut = (await log.read(type.name, None)).reached, True
         expires = math.inf if ttl is None else now + ttl
         progress = Progress(await store.epoch(), position)
         row = SubscriptionRow(
@@ -329,10 +335,13 @@ class EventExtension(Extension):
             return {**body, "cursor": await self._seal(subscriber, position), "truncated": is_cut}
         progress = Progress.load(before.progress)
         _, formerly = self._parts.subscriptions.open(before)
+        watermark, is_cut = progress.watermark, formerly is not None and progress.gaps > formerly.said
+        if progress.epoch != await store.epoch():  # whose positions count no more
+            watermark, is_cut = watermark._replace(transaction=0), True
         return {
             **body,
-            "cursor": await self._seal(subscriber, progress.watermark),
-            "truncated": formerly is not None and progress.gaps > formerly.said,
+            "cursor": await self._seal(subscriber, watermark),
+            "truncated": is_cut,
             "deliveryStatus": _status(progress),
         }
 
@@ -376,7 +385,10 @@ class EventExtension(Extension):
         webhooks, is_lasting = self._parts.webhooks, self._log.store.shared
         most = webhooks.most_seconds if is_lasting else min(webhooks.most_seconds, MOST_IN_MEMORY)
         if "ttlMs" in call.params and call.params["ttlMs"] is None:
-            is_guarded = self._authorizer.guards(subscriber.type.hook) or subscriber.type.admits is not None
+            hook, admits = subscriber.type.hook, subscriber.type.admits
+            # Scopes alone are those of the last subscribe, and never change.
+            decides = admits is not None or (hook is not None and hook.decides)
+            is_guarded = decides or self._authorizer.guards_all
             return None if webhooks.endless and is_guarded and is_lasting else most
         # No lifetime is refused: the grant says what there is instead.
         wanted = _number(call, "ttlMs", LONGEST_AGE, least=None) / 1000

@@ -1,24 +1,27 @@
 """What a page of ours needs to answer a question: the call and its state, sealed in a token and kept in the store."""
 
+import asyncio
 import hmac
 import secrets
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic_core import from_json, to_json
 
+from ..crypto.digests import digest_parts
 from ..crypto.keys import KeyRing
 from ..crypto.place_codec import PlaceCodec, RowNames, SealedRows, row_codec
 from ..errors import Busy, InvalidRequestState, StoreUnavailable
 from ..flow.journal import REDEEMED_FOR
 from ..protocol.ask_kinds import ask_kind
-from ..protocol.messages import JSON, Call, NeedsInput, Question
+from ..protocol.messages import JSON, Call, NeedsInput, Question, Task
 from ..protocol.sessions import owner_of
 from ..schema.results import said
 from ..storage.base import Store
 from ..storage.quotas import Quotas
+from ..storage.rows import Redemption
 
 PURPOSE = "question in an app"
 
@@ -32,6 +35,13 @@ _ID_BYTES = 16
 
 _NOTED_SECONDS = 3600.0
 """How long it is noted that a client of somebody draws apps."""
+
+_WAIT_SECONDS = 30 * 86_400.0
+"""How long it is noted at least which task a call has begun that waits for somebody else."""
+
+_TURN_SECONDS = 5.0
+
+_PAUSE = 0.1
 
 _KINDS = {"confirm": "confirm", "url": "link", "callback": "link"}
 """What a page calls the kinds of asks; every other one is a form."""
@@ -177,10 +187,33 @@ class KeptAsks:
             return None if found is None else found.decode()
         return None
 
-    async def note_wait(self, call: Call, task: str, expires: float) -> None:
-        """Note which task a call has begun."""
+    async def note_wait(self, call: Call, task: Task) -> None:
+        """Note which task a call has begun: for long, since the time of a task grows with what it waits for."""
         if self._tells_callers(call):
-            await self._put(call, self._keys("wait", call, call.target, call.arguments)[0], task.encode(), expires)
+            until = max(task.created + task.ttl, self._clock() + _WAIT_SECONDS)
+            await self._put(call, self._keys("wait", call, call.target, call.arguments)[0], task.id.encode(), until)
+
+    @asynccontextmanager
+    async def in_turn(self, call: Call) -> AsyncIterator[None]:
+        """Hold up the same calls of a caller, for a few seconds at most: each would begin to wait."""
+        name = digest_parts("call in turn", self._keys("wait", call, call.target, call.arguments)[0])
+        turn = await self._turn(call, name) if self._tells_callers(call) else None
+        try:
+            yield
+        finally:
+            if turn is not None:
+                with suppress(StoreUnavailable):
+                    await self._store.release(name, turn.token)
+
+    async def _turn(self, call: Call, name: str) -> Redemption | None:
+        quota, deadline = self._quotas.of(call.principal), self._clock() + _TURN_SECONDS
+        with suppress(StoreUnavailable, Busy):
+            while self._clock() < deadline:
+                turn = await self._store.redeem(name, "", lease=_TURN_SECONDS, keep=_TURN_SECONDS, quota=quota)
+                if turn.verdict == "granted":
+                    return turn
+                await asyncio.sleep(_PAUSE)
+        return None
 
     # What is known of a caller whose client says nothing of itself
 

@@ -283,15 +283,22 @@ class QuestionPage:
 
     async def _serve_waiting(self, call: Call, outlet: Outlet, serve: Method) -> Outcome:
         """Serve a call; where it waits for somebody else, say so, and the same for the same call until that ends."""
-        if call.state is None and (id := await self._kept.find_wait(call)):
-            with suppress(UnknownTarget):  # it has expired
-                task = await self._tasks.see(replace(call, target=id))
-                if task.outcome is None and task.status != "cancelled":
-                    return Complete(_waits(task))
+        if call.state is not None:
+            return await self._begin_to_wait(call, outlet, serve)
+        async with self._kept.in_turn(call):
+            if (id := await self._kept.find_wait(call)) is not None:
+                with suppress(UnknownTarget):  # it has expired
+                    task = await self._tasks.see(replace(call, target=id))
+                    if task.outcome is None and task.status != "cancelled":
+                        await self._kept.note_wait(call, task)
+                        return Complete(_waits(task))
+            return await self._begin_to_wait(call, outlet, serve)
+
+    async def _begin_to_wait(self, call: Call, outlet: Outlet, serve: Method) -> Outcome:
         outcome = await serve(call, outlet)
         if not isinstance(outcome, TaskCreated):
             return outcome
-        await self._kept.note_wait(call, outcome.task.id, outcome.task.created + outcome.task.ttl)
+        await self._kept.note_wait(call, outcome.task)
         return Complete(_waits(outcome.task))
 
     async def _tell_of_task(self, call: Call) -> JSON:

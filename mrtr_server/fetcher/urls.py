@@ -44,6 +44,7 @@ _SPECIAL_IPV4 = tuple(
             "10.0.0.0/8",  # private
             "100.64.0.0/10",  # shared by customers of a carrier
             "127.0.0.0/8",  # loopback
+            "168.63.129.16/32",  # the platform of Azure, as its virtual machines reach it
             "169.254.0.0/16",  # link-local, with the metadata of clouds
             "172.16.0.0/12",  # private
             "192.0.0.0/24",  # protocols of the IETF

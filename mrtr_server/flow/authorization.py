@@ -34,6 +34,11 @@ class Hook(NamedTuple):
     """The hooks of the servers that were included on the way, which are asked before; the outermost first."""
 
     @property
+    def decides(self) -> bool:
+        """Whether a function of an author is asked, and not scopes alone."""
+        return any(each.function is not None for each in (self, *self.outer))
+
+    @property
     def hides(self) -> bool:
         """Whether what it guards may not exist for a caller. Missing `scopes` hide nothing."""
         return self.function is not None or bool(self.visible) or any(each.hides for each in self.outer)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from pydantic_core import to_json
 from typing_extensions import override
 
 from ..crypto.digests import digest
@@ -24,6 +25,8 @@ LONGEST_TICKET = 512
 
 LONGEST_KEY = 64
 """Bytes of the key of a wait, since a ticket names it."""
+
+LONGEST_WRITTEN = 100  # bytes of a key as JSON: a ticket holds it
 
 SHORTEST_REMINDER = 60.0
 """Seconds between two reminders of one wait."""
@@ -188,6 +191,8 @@ class WaitFor(Ask[D]):
             raise FlowError(f"ctx.wait_for: answer_within={answer_within!r} must be a positive number of seconds")
         if key is not None and len(key.encode(errors="replace")) > LONGEST_KEY:
             raise FlowError(f"ctx.wait_for: key={key[:20]!r}... is longer than {LONGEST_KEY} bytes")
+        if key is not None and len(to_json(key.encode(errors="replace").decode())) > LONGEST_WRITTEN:
+            raise FlowError(f"ctx.wait_for: key={key[:20]!r} has too many quotes or control characters for a ticket")
         self.default_key = wait.name
         super().__init__(key or wait.name)  # a default key would be another one when `about` has changed
         self._wait = wait

@@ -58,6 +58,7 @@ _MOST_BYTES = 1024 * 1024  # of tasks that are looked up at once, about
 
 _NO_TICKET = "This is no ticket of something that you may answer. Copy the ticket as it was given, all of it."
 _OWN = "You began this yourself, so somebody else has to answer it."
+_BEGAN_IT = "That person began this, so they can't answer it. Hand it over to somebody else."
 _PASSED_ON = "This was handed over once already, so it can't be handed over again."
 
 
@@ -110,6 +111,13 @@ class WaitDesk:
         except InvalidRequestState as refused:
             self._refusals.note("A ticket is refused: %s", refused.reason)
             raise ToolError(_NO_TICKET) from None
+
+    def may_answer(self, wait: str, by: Caller) -> bool:
+        """Return whether somebody may answer such waits, as far as that can be said without looking one up."""
+        declared = self.waits.get(wait)
+        if declared is None or by.principal is None:
+            return False
+        return person_in(declared.who) is not None or admits(declared.who, by)
 
     # What is done with them
 
@@ -167,6 +175,9 @@ class WaitDesk:
             question = self._opened(named, row, questions, by).question
             if "to" in question.params:
                 raise ToolError(_PASSED_ON)
+            asker = question.params["asker"]
+            if self._wait_of(named).four_eyes and asker is not None and _may_be_same(to.principal.person, tuple(asker)):
+                raise ToolError(_BEGAN_IT)
             questions.open[named.key] = question.having(to=dump_who("ctx.pass_on", to), passed_by=origin)
             return True
 
@@ -245,7 +256,7 @@ class WaitDesk:
         asked = given if to is None else [to, *(each for each in given if person_in(each) is None)]
         if by.principal is None or not all(admits(each, by) for each in asked):
             return _NO_TICKET
-        if wait.four_eyes and (asker is None or by.principal.person == tuple(asker)):
+        if wait.four_eyes and (asker is None or _may_be_same(by.principal.person, tuple(asker))):
             return _OWN
         return ""
 
@@ -315,7 +326,11 @@ class WaitDesk:
         question = questions.open[keys[0]]
         if self._refused(wait, question, by):
             return None
-        about = load_about(wait, question.params["about"])
+        try:
+            about = load_about(wait, question.params["about"])
+        except FlowError as error:  # the type has changed since
+            self._refusals.note("A wait is left out of a list: %s", str(error))
+            return None
         return Ticket.of(self.seal(row, keys[0], question), about, questions.until[keys[0]])
 
     def _tell(self, fields: JSON, named: _Named, row: TaskRow, by: Caller, to: Person | None = None) -> None:
@@ -332,3 +347,9 @@ class WaitDesk:
             "answered" if to is None else "handed over",
             extra={"fields": fields},
         )
+
+
+def _may_be_same(one: tuple[str, str], other: tuple[str, str]) -> bool:
+    """Return whether two may be one person: of one of them it may not be known who names them."""
+    (issuer, subject), (other_issuer, other_subject) = one, other
+    return subject == other_subject and (issuer == other_issuer or not issuer or not other_issuer)

@@ -160,6 +160,7 @@ class EventStoreContract(Contract):
         again = self._event_row(id=short.id, body=b"again", created=math.ceil(time.time() + 2 * self.second))
         assert await another.add_event(again)
         assert [row.body for row in (await self._read_log(store, read.reached)).rows] == [b"again"]
+        assert (await self._read_log(store, before)).lost == {self._event}, "of which the former one is gone"
 
     @promise
     async def test_no_event_is_passed_beside_those_that_have_expired(self, store: Store, another: Store) -> None:

@@ -349,3 +349,21 @@ async def test_the_log_says_once_that_events_end_with_the_process(caplog: pytest
     async with app.running():
         pass
     assert caplog.text.count("are kept in this process, and end with it") == 1
+
+
+async def test_a_poll_that_finds_little_reads_the_log_in_few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, incidents = served(store=(store := SharedStore()))
+    async with AsyncClient(app) as client:
+        cursor = (await poll(client, None))["cursor"]
+        for number in range(300):
+            await app.emit(incidents, Incident(id=str(number), severity="P1"))
+        read, reads = store.read_events, list[int]()
+
+        async def counted(*given: Any, **more: Any) -> Any:
+            reads.append(more["most"])
+            return await read(*given, **more)
+
+        monkeypatch.setattr(store, "read_events", counted)
+        found = await poll(client, cursor, maxEvents=1, arguments={"severity": "P2"})
+        assert (found["events"], found["hasMore"]) == ([], False)
+        assert len(reads) <= 3

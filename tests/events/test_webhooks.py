@@ -19,6 +19,7 @@ from mrtr_server import (
     Limits,
     MRTRServer,
     Principal,
+    StoreUnavailable,
     SubscriptionRow,
     Webhooks,
     read_webhook,
@@ -116,9 +117,18 @@ async def test_a_library_of_others_verifies_each_signature(hook: WebhookReceiver
         await subscribe(client, hook)
         await app.emit(incidents, Incident(id="ü"))
         await hook.wait(1)
-    assert len(bodies) == 2
-    for body, headers in bodies:
-        Webhook(hook.secret).verify(body, headers)
+        hook.fail(413)
+        await app.emit(incidents, Incident(id="too large"))
+        await hook.wait_for("gap")
+        for body, headers in bodies:
+            Webhook(hook.secret).verify(body, headers)
+        former, hook.secret = hook.secret, new_secret()
+        await subscribe(client, hook)
+        await app.emit(incidents, Incident(id="2"))
+        await hook.wait(2)
+    assert len(bodies) == 5  # a verification, an event, one that was not taken, and a gap; and the last event
+    for secret in (former, hook.secret):
+        Webhook(secret).verify(*bodies[-1])
 
 
 async def test_a_cursor_never_passes_what_was_not_taken(hook: WebhookReceiver) -> None:
@@ -210,6 +220,9 @@ async def test_a_gap_is_said_at_the_next_refresh(hook: WebhookReceiver) -> None:
                 await asyncio.sleep(0.05)
                 statuses = [each.status for each in hook.sent if each.body.get("type") == "gap"]
         assert statuses == [503, 200]
+        told = [each.body for each in hook.sent if each.body.get("type") == "gap"][-1]
+        params = {"name": "incident.created", "cursor": told["cursor"]}
+        assert (await client.request("events/poll", params)).result["events"] == []  # the cursor is past it
 
 
 async def test_a_cursor_before_what_is_gone_says_so_at_once_and_is_replaced(hook: WebhookReceiver) -> None:
@@ -244,6 +257,36 @@ async def test_the_cursor_of_a_renewal_moves_though_nothing_was_sent(hook: Webho
             page = await client.request("events/poll", {"name": "incident.created", "cursor": cursor, **wanted})
             truncated.append(page.result["truncated"])
         assert truncated == [True, False]
+
+
+async def test_an_event_waits_for_a_store_that_is_away_while_it_is_made_ready(hook: WebhookReceiver) -> None:
+    app, _ = served(hook)
+    looked: list[str] = []
+
+    def looks(incident: Incident, wants: Filter, caller: Caller) -> bool:
+        looked.append(incident.id)
+        if len(looked) == 1:
+            raise StoreUnavailable("away")
+        return True
+
+    reported = app.event("reported", arguments=Filter, payload=Incident, matches=looks)
+    async with AsyncClient(app, token="ann") as client, app.running():
+        await client.request("events/subscribe", {**asked(hook), "name": "reported"})
+        await app.emit(reported, Incident(id="1"))
+        await hook.wait(1)
+        assert looked == ["1", "1"]
+        assert not [each for each in hook.sent if each.body.get("type") == "gap"]
+
+
+async def test_scopes_alone_give_no_subscription_without_an_end(hook: WebhookReceiver) -> None:
+    app = MRTRServer("ops", auth=USERS, store=SharedStore(), webhooks=Webhooks(allow=[hook.origin], endless=True))
+    app.event("by.scopes", arguments=Filter, payload=Incident, visible=[])
+    app.event("by.function", arguments=Filter, payload=Incident, authorize=lambda caller, name: True)
+    async with AsyncClient(app, token="ann") as client, app.running():
+        for name, is_endless in (("by.scopes", False), ("by.function", True)):
+            params = {**asked(hook), "name": name, "ttlMs": None}
+            granted = (await client.request("events/subscribe", params)).result
+            assert (granted["refreshBefore"] is None) is is_endless
 
 
 async def test_only_what_the_subscriber_wants_and_may_have_comes(hook: WebhookReceiver) -> None:

@@ -12,11 +12,12 @@ import aiosqlite
 import asyncpg  # type: ignore[import-untyped]
 import psycopg
 import pytest
+from pydantic import BaseModel
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from mrtr_server import SetupError, SQLStore
+from mrtr_server import Events, MRTRServer, SetupError, SQLStore
 from mrtr_server.protocol.messages import Change
 from mrtr_server.storage.rows import Position
 from mrtr_server.storage.sql.outbox import add_event_on
@@ -147,6 +148,10 @@ ON_POSTGRESQL = (
 ON_SQLITE = (with_sqlite3, with_aiosqlite, with_sqlalchemy_on_a_file, with_a_session_on_a_file)
 
 
+class Happened(BaseModel):
+    number: int
+
+
 class Replica:
     """Reads the events of a name from now on, and listens for them.
 
@@ -236,6 +241,22 @@ async def test_one_of_that_id_which_has_expired_gives_its_place_to_the_new_one(u
             assert await add_event_on(author.connection, row._replace(body=b"new"))
             await author.commit()
         assert await reader.bodies() == [b"new"]
+
+
+async def test_many_are_stored_in_one_transaction_on_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrtr_server.events.log.TRIM_AFTER", 0.1)
+    file = tmp_path / "events.db"
+    app = MRTRServer("ops", store=f"sqlite:///{file}", keys=[bytes(32)], events=Events(keep_most=50))
+    happened = app.event("happened", payload=Happened)
+    async with app.running():
+        with closing(sqlite3.connect(file)) as connection:
+            async with asyncio.timeout(5):
+                for number in range(100):  # with the last of which the log is trimmed at other times
+                    await app.emit(happened, Happened(number=number), connection=connection)
+            connection.commit()
+            async with asyncio.timeout(TIMEOUT):
+                while connection.execute("SELECT count(*) FROM mrtr_events").fetchone() != (50,):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
 
 
 async def test_what_is_no_connection_is_refused_by_its_name() -> None:

@@ -83,7 +83,7 @@ class Shop:
 def make_shop(store: Any, **options: Any) -> Shop:
     settings = {name: options.pop(name) for name in ("clock",) if name in options}
     app = MRTRServer("shop", store=store, keys=[bytes(32)])
-    approval = app.wait("approval", about=Order, answer=Decision, **{"who": [SCOPE], **options})
+    approval = app.wait("approval", **{"about": Order, "answer": Decision, "who": [SCOPE], **options})
     shop = Shop(app, approval)
 
     def order(item: str, price: int) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from pydantic import create_model
 
 from mrtr_server import (
     AlreadyAnswered,
@@ -109,7 +110,29 @@ class TestAnAnswer:
         assert shop.ordered == ["desk"]
 
 
+class TestATypeThatHasChanged:
+    async def test_leaves_out_of_lists_what_does_not_fit_it_any_more(self, store: Any) -> None:
+        await make_shop(store).begin()
+        later = make_shop(store, about=create_model("Order", __base__=Order, by=(str, ...)))
+        assert (await later.app.tickets(later.approval, by=MANAGER, scopes=[SCOPE])).tickets == []
+
+
 class TestWhoMayAnswer:
+    async def test_is_nobody_whose_name_is_that_of_who_began_the_flow_where_one_has_no_issuer(self, store: Any) -> None:
+        shop = make_shop(store, confirmed=False)
+        _, ticket = await shop.begin()
+        for issuer in ("https://login.example.com", ""):
+            by = Principal("bea", issuer)
+            with pytest.raises(ToolError, match="You began this yourself"):
+                await shop.app.answer(ticket, Decision(approved=True), by=by, scopes=[SCOPE])
+
+    async def test_is_not_handed_over_to_who_began_the_flow(self, store: Any) -> None:
+        shop = make_shop(store)
+        _, ticket = await shop.begin()
+        refused = await shop.manager().call("pass_on", ticket=ticket, to="bea")
+        assert "That person began this" in refused.failure
+        assert (await shop.manager().call("pass_on", ticket=ticket, to="eve")).text == "passed on"
+
     async def test_is_never_who_began_the_flow_by_whatever_application(self, store: Any) -> None:
         shop = make_shop(store, confirmed=False)
         _, ticket = await shop.begin()
@@ -361,6 +384,16 @@ class TestTheClientThatWaits:
         assert (await shop.approve(ticket)).text == "approved"
         assert await shop.told(client, ask) == "ordered desk for 900"
         assert (await client.call("buy", item="desk")).text.split()[1] != ask  # that one has ended
+
+    async def test_without_tasks_waits_once_for_as_long_as_it_takes(self) -> None:
+        clock = Clock()
+        shop = make_shop(InProcessStore(clock=clock), clock=clock)
+        client = AsyncClient(shop.app, user="bea")
+        told = await asyncio.gather(*(client.call("buy", item="desk") for _ in range(3)))
+        clock.advance(2 * DAY)
+        told.append(await client.call("buy", item="desk"))
+        assert len({each.text.split()[1] for each in told}) == 1
+        assert len(await shop.tickets()) == 1
 
 
 class TestAServer:

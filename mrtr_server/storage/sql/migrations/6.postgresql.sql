@@ -203,6 +203,15 @@ CREATE FUNCTION mrtr_raise_floors() RETURNS trigger LANGUAGE plpgsql AS $$
     RETURN NULL; END $$;
 CREATE TRIGGER mrtr_events_removed AFTER DELETE ON mrtr_events REFERENCING OLD TABLE AS removed
     FOR EACH STATEMENT EXECUTE FUNCTION mrtr_raise_floors();
+-- One that has expired, and whose id comes again, becomes the new one: it was removed from where it was.
+CREATE FUNCTION mrtr_raise_floor() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+    INSERT INTO mrtr_event_floors AS f (name, xid, number) VALUES (OLD.name, OLD.xid, OLD.number)
+    ON CONFLICT (name) DO UPDATE SET xid = excluded.xid, number = excluded.number
+    WHERE (f.xid, f.number) < (excluded.xid, excluded.number);
+    RETURN NULL; END $$;
+CREATE TRIGGER mrtr_events_replaced AFTER UPDATE ON mrtr_events
+    FOR EACH ROW WHEN (OLD.number <> NEW.number) EXECUTE FUNCTION mrtr_raise_floor();
 
 -- Who is told of events. The ids are in the order of their bytes, whatever the language of the database.
 CREATE TABLE mrtr_subscriptions (
