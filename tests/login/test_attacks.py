@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from mrtr_server.crypto.digests import challenge_of
 from mrtr_server.login.documents import Documents
 
+from ..support import github
 from ..support.serving import free_ports, in_thread
 from .conftest import KEY, Stage, make
 from .people import REDIRECT, Client, action_of, back, question_of
@@ -705,5 +706,6 @@ def test_no_token_code_or_secret_is_in_the_log(stage: Stage, caplog: pytest.LogC
     client.refresh(tokens, client_secret=secret)
     client.call({"token_type": "Bearer", "access_token": tokens["access_token"][:-1] + "x"})
     text = caplog.text + json.dumps([record.getMessage() for record in caplog.records])
-    for each in (secret, "wrong-secret", code, tokens["access_token"][:40], tokens["refresh_token"], KEY.hex()):
+    own = (secret, "wrong-secret", code, tokens["access_token"][:40], tokens["refresh_token"], KEY.hex())
+    for each in (*own, *github.TOKENS):
         assert each not in text

@@ -99,8 +99,11 @@ def test_many_calls_refresh_a_token_once(stage: Stage, database: str) -> None:
     now = time.time()
     stage.clock = lambda: now
     stage.provider.set(expires=300, refreshed=0)
-    app = server(stage.provider, store=database)
-    client = stage.client(stage.serve(app))
+    address = "http://127.0.0.1:7074"
+    bases = [stage.serve(server(stage.provider, store=database, base_url=address)) for _ in range(3)]
+    ports = [int(each.rpartition(":")[2]) for each in bases]
+    stage.front(ports, 7074)
+    client = stage.client(address)
     tokens = client.tokens(stage.browser(), scope="repo")
     now += 290
     token = f"Bearer {tokens['access_token']}"

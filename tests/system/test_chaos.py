@@ -97,8 +97,10 @@ def test_each_wait_is_answered_once_while_servers_are_killed_and_the_database_is
 
 @BUSY
 def test_each_event_comes_to_a_webhook_and_to_a_client_that_polls() -> None:
-    report = run("--events", "200", "--clients", "20", "--database", "postgresql", "--signal", "both")
+    arguments = ("--events", "200", "--clients", "20", "--database", "postgresql", "--outages", "--signal", "both")
+    report = run(*arguments)  # two outages, of 24 seconds each
     assert report["killed"] + report["terminated"] > 0
+    assert report["outages"] > 0
     assert report["events_emitted"] == 200
     assert report["refused_by_the_webhook"] > 0
     assert report["events_lost"] == report["polled_twice"] == report["cursors_that_pass_events"] == 0
