@@ -142,12 +142,17 @@ class UpstreamRows:
                 # In a task of its own: what the provider gives is stored, though whoever needed it has left.
                 task = asyncio.create_task(self._renew(row, who, name, redeemed.token))
                 self._renewing.add(task)
-                task.add_done_callback(self._renewing.discard)
+                task.add_done_callback(self._renewed)
                 return await asyncio.shield(task)
             if asyncio.get_running_loop().time() > deadline:
                 raise IssuerUnavailable("another process is refreshing the same tokens")
             await asyncio.sleep(_PAUSE)
         return None, None
+
+    def _renewed(self, task: "asyncio.Task[Renewed]") -> None:
+        self._renewing.discard(task)
+        if not task.cancelled():
+            task.exception()  # which nobody may have waited for
 
     async def _renew(self, row: Row, who: Principal, name: str, token: str) -> "Renewed":
         try:
