@@ -259,7 +259,9 @@ class _Shift:
 
     async def _store_progress(self, work: "list[Work]") -> bool:
         """Store what has changed; return whether the lease is still ours."""
-        changed = [each for each in work if each.is_changed]
+        now = self._log.now()
+        # Not of those that have ended: another subscription of the same id may have begun since.
+        changed = [each for each in work if each.is_changed and each.row.expires > now]
         for start in range(0, len(changed), MOST_FLUSHED):
             some = changed[start : start + MOST_FLUSHED]
             for each in some:
