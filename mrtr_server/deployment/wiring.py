@@ -171,7 +171,7 @@ class ServerParts:
             tasks,
         )
         once = OnceForPages(registry, self.redeemer, audience, limits.state_seconds, clock, self.rates.admit_other)
-        self.event_requests = EventExtension(events, authorizer, errors, limits, cursors, lists.page_size)
+        self.event_requests = EventExtension(events, authorizer, errors, limits, cursors, lists.page_size, quotas)
         self.extensions = extensions = Extensions(
             [
                 TaskExtension(has_tasks, self.tasks, errors, cursors, lists.page_size),

@@ -13,6 +13,7 @@ from ..errors import InvalidParams, StoreUnavailable
 from ..flow.authorization import Authorizer
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
+from ..protocol.callers import Caller
 from ..protocol.messages import Change
 from ..storage.rows import SubscriptionRow
 from ..tally import Tally
@@ -20,7 +21,7 @@ from .deliveries import Delivery
 from .log import AGAIN_AFTER, EventLog
 from .readers import Reminder, SourceReader
 from .subscribers import Sources
-from .subscriptions import Subscriptions
+from .subscriptions import WANTED_SECONDS, Subscriptions, source_id
 from .turns import Turns
 
 if TYPE_CHECKING:
@@ -184,6 +185,21 @@ class _Shift:
         for id, work in list(self._work.items()):
             if work.row.expires <= now or (since <= 0.0 and id not in found):
                 await self._finish(id)
+        if since <= 0.0:
+            await self._keep_sources(now)
+
+    async def _keep_sources(self, now: float) -> None:
+        """Go on to read what webhooks want of sources, for as long as there are these webhooks."""
+        for work in list(self._work.values()):
+            if not isinstance(work, Delivery) or work.subscriber.type.source_of is None or work.row.expires <= now:
+                continue
+            name, arguments = work.row.name, work.subscriber.arguments
+            source = self._work.get(id := source_id(name, arguments))
+            if source is None or source.row.expires < now + WANTED_SECONDS / 2:
+                body = self._subscriptions.seal(id, Caller(), arguments, None)
+                row = SubscriptionRow(id, "source", name, "", body, "", now, now, now + WANTED_SECONDS)
+                present = await self._subscriptions.store.put_subscription(row) or row
+                await self._take(present._replace(body=body, updated=now, expires=row.expires))
 
     async def _take(self, row: SubscriptionRow) -> None:
         work = self._work.get(row.id)

@@ -98,6 +98,10 @@ class Progress:
         return cls(epoch, Position(*at), retries, *rest)
 
 
+WANTED_SECONDS = 300.0
+"""How long somebody counts as interested after a poll, or while a stream is open; then it is noted again."""
+
+
 def subscription_id(owner: str, url: str, name: str, arguments: JSON) -> str:
     """Return the id of a webhook's subscription: the same for all that is the same (Subscription Identity)."""
     return "sub_" + digest([owner, url, name, canonical(arguments).decode()])

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pydantic_core import from_json
 
 from ..errors import TooMany, UnfitUrl, Unreachable
+from ..protocol.callers import Principal
 from ..protocol.messages import JSON
 from ..storage.base import Store
+from ..storage.quotas import Quotas
 from ..well_formed import write_json
 from .signatures import sign
+from .subscribers import owner_of
 from .subscriptions import subscription_id
 
 if TYPE_CHECKING:
@@ -118,17 +121,21 @@ MOST_NOTED = 10_000
 class Verifications:
     """Knows which webhooks have said that they want messages."""
 
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, quotas: Quotas, clock: Callable[[], float]) -> None:
         self._store = store
+        self._quotas = quotas
         self._now = clock
         self._asked: Counter[tuple[str, str]] = Counter()  # what is being asked, by owner and host
         self._refusals: dict[tuple[str, str], deque[float]] = {}  # when, by owner and host
 
-    async def check(self, fetcher: "Fetcher", owner: str, url: str, secret: bytes, subscription: str) -> Reason | None:
+    async def check(
+        self, fetcher: "Fetcher", principal: Principal, url: str, secret: bytes, subscription: str
+    ) -> Reason | None:
         """Return why a webhook gets no messages of a principal; None if it wants them.
 
-        Raises `TooMany`, `StoreUnavailable`.
+        Raises `TooMany`, `Full`, `StoreUnavailable`.
         """
+        owner = owner_of(principal)
         known = subscription_id(owner, url, "", {"verified": True})
         if await self._store.get(known) is not None:
             return None
@@ -140,7 +147,7 @@ class Verifications:
         with self._place(keys[0], 1), self._place(keys[1], FOR_ALL), self._counted(owner):
             reason = await verify(fetcher, url, secret, subscription, self._now())
         if reason is None:
-            await self._store.put(known, b"", keep=VERIFIED_SECONDS)
+            await self._store.put(known, b"", keep=VERIFIED_SECONDS, quota=self._quotas.of(principal))
         else:
             for key in keys:
                 self._note_refusal(key)

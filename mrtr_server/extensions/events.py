@@ -30,6 +30,7 @@ from ..events.signatures import read_secret
 from ..events.streams import EventStream
 from ..events.subscribers import Subscriber, is_admitted, owner_of
 from ..events.subscriptions import (
+    WANTED_SECONDS,
     Asked,
     Progress,
     ended,
@@ -42,9 +43,10 @@ from ..flow.authorization import Authorizer
 from ..flow.events import EventType, Mode
 from ..limits import LONGEST_NAME, Limits, check_length, share_of
 from ..methods.failures import ErrorReporter
-from ..protocol.callers import Principal, person_of
+from ..protocol.callers import Caller, Principal, person_of
 from ..protocol.event_codes import CALLBACK, EXHAUSTED, FORBIDDEN, NOT_FOUND, UNSUPPORTED, declares, refused
 from ..protocol.messages import EVENTS, JSON, Call, Change, Complete, Listening, Outcome, Outlet, timestamp
+from ..storage.quotas import Quotas
 from ..storage.rows import Position, SubscriptionRow
 from .extension import Extension
 
@@ -62,9 +64,6 @@ SHORTEST_TTL = 60.0
 
 MOST_IN_MEMORY = 1800.0
 """Seconds of one that ends with its process, at most: its client learns of that when it subscribes again."""
-
-WANTED_SECONDS = 300.0
-"""How long somebody counts as interested after a poll, or while a stream is open; then it is noted again."""
 
 OVERLAP_SECONDS = 300.0
 """How long messages are signed with the former secret as well."""
@@ -89,6 +88,7 @@ class EventExtension(Extension):
         limits: Limits,
         cursors: Cursors,
         page_size: int,
+        quotas: Quotas,
     ) -> None:
         self.methods = {
             "events/list": self._list,
@@ -106,7 +106,7 @@ class EventExtension(Extension):
         self._limits = limits
         self._page_size = page_size
         self._wanted: dict[str, _Wanted] = {}  # what is noted that somebody wants, by id
-        self._verifications = Verifications(parts.subscriptions.store, parts.log.now)
+        self._verifications = Verifications(parts.subscriptions.store, quotas, parts.log.now)
 
     @override
     def settings(self) -> JSON | None:
@@ -399,7 +399,7 @@ class EventExtension(Extension):
         fetcher = self._parts.fetcher
         assert fetcher is not None  # noqa: S101  or there are no webhooks
         try:
-            reason = await self._verifications.check(fetcher, subscriber.owner, url, secret, id)
+            reason = await self._verifications.check(fetcher, _principal_of(call), url, secret, id)
         except TooMany as many:
             data = {"limit": "verifications", "max": many.args[0]}
             raise refused(call.client, EXHAUSTED, "too many webhooks of this host are being verified", data) from None
@@ -457,7 +457,9 @@ class EventExtension(Extension):
         type, now = subscriber.type, self._log.now()
         until = now + WANTED_SECONDS if until is None else until
         if type.source_of is not None:
-            await self._note(call, source_id(type.name, subscriber.arguments), "source", subscriber, until)
+            # For a while: whoever delivers goes on with it for webhooks.
+            wanted = min(until, now + WANTED_SECONDS)
+            await self._note(call, source_id(type.name, subscriber.arguments), "source", subscriber, wanted)
         if is_polling and (type.on_subscribe is not None or type.on_unsubscribe is not None):
             id = poll_id(subscriber.owner, type.name, subscriber.arguments)
             if await self._note(call, id, "poll", subscriber, until):
@@ -483,8 +485,11 @@ class EventExtension(Extension):
         present = await store.find_subscription(id)
         is_new = False
         if present is None or present.expires < until:
-            body = self._parts.subscriptions.seal(id, subscriber.caller, subscriber.arguments, None)
-            row = SubscriptionRow(id, kind, subscriber.type.name, "", body, "", now, now, until)
+            # A source is nobody's: it is read once for all who want the same.
+            caller = Caller() if kind == "source" else subscriber.caller
+            whose = "" if caller.principal is None else self._log.callers.of(caller.principal.person)
+            body = self._parts.subscriptions.seal(id, caller, subscriber.arguments, None)
+            row = SubscriptionRow(id, kind, subscriber.type.name, whose, body, "", now, now, until)
             try:
                 is_new = await store.put_subscription(row, most_in_all=total) is None
             except Busy:

@@ -114,7 +114,8 @@ class Families:
         await self._replace(digest_parts("login generation", family), generation, who)
 
     async def end(self, family: str, who: Principal) -> None:
-        await self.store.put(digest_parts("login ended", family), _MARK, keep=self._seconds, quota=self._quotas.of(who))
+        quota = self._quotas.without_bounds(who)
+        await self.store.put(digest_parts("login ended", family), _MARK, keep=self._seconds, quota=quota)
 
     async def end_all(self, who: Principal) -> None:
         """End all families of a person that began before now."""
@@ -131,7 +132,7 @@ class Families:
 
     async def _replace(self, key: str, value: object, who: Principal) -> None:
         sealed = self._rows.seal(key, to_json(value)).encode()
-        await self.store.replace(key, sealed, keep=self._seconds, quota=self._quotas.of(who))
+        await self.store.replace(key, sealed, keep=self._seconds, quota=self._quotas.without_bounds(who))
 
 
 def _name(token: str) -> str:

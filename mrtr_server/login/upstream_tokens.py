@@ -13,7 +13,7 @@ from pydantic_core import from_json, to_json
 from ..crypto.digests import digest_parts
 from ..crypto.keys import LOGIN_TOKENS, KeyRing
 from ..crypto.place_codec import PlaceCodec, RowCodec, SealedRows, row_codec
-from ..errors import InsufficientScope, IssuerUnavailable, ProviderRefused, StoreUnavailable, ToolError
+from ..errors import Busy, InsufficientScope, IssuerUnavailable, ProviderRefused, StoreUnavailable, ToolError
 from ..limits import Limits
 from ..logs.refusals import RefusalLog
 from ..protocol.callers import Principal
@@ -87,7 +87,8 @@ class UpstreamRows:
     async def end(self, family: str) -> None:
         """Let a row expire at once. Raises `StoreUnavailable`."""
         if (row := await self.get(family)) is not None:
-            await self._put(Upstream(), row.about, keep=1.0)
+            with suppress(Busy):  # a full store; it ends by itself
+                await self._put(Upstream(), row.about, keep=1.0)
 
     async def keep_on(self, family: str, who: Principal) -> Upstream | None:
         """Keep a row for as long as its family may live from now on, and return its tokens; None if there is none."""

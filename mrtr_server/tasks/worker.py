@@ -81,6 +81,13 @@ class WorkerPlaces:
         others = [tool for tool, terms in tools if terms.concurrency is None]
         return [*limited, others] if others else limited
 
+    def in_turn(self, turn: int) -> list[list[str]]:
+        """Return the queues, those first of which the fewest tasks run here, so that none starves another."""
+        queues = self.queues
+        start = turn % len(queues) if queues else 0
+        here = Counter(row.name for row in self._here())
+        return sorted([*queues[start:], *queues[:start]], key=lambda tools: sum(here[tool] for tool in tools))
+
     def room(self, tools: Sequence[str]) -> int:
         """Return how many tasks of some tools, which are claimed together, may begin now."""
         if len(tools) > 1:  # none has a limit of its own
@@ -183,6 +190,7 @@ class _LoopWorker:
         self._ended = asyncio.Event()
         self._closing = False
         self._claiming = False
+        self._turn = 0
         self._left: dict[str, float] = {}  # tasks that are left to others, until when by the monotonic clock
         # Not in the context of the request that happened to come first.
         create = asyncio.get_running_loop().create_task
@@ -247,7 +255,8 @@ class _LoopWorker:
             return
         self._ended.clear()
         self._left = {id: until for id, until in self._left.items() if until > time.monotonic()}
-        queues, is_all = self._places.queues, True
+        self._turn += 1
+        queues, is_all = self._places.in_turn(self._turn), True
         for tools in queues:
             if (room := self._places.room(tools)) > 0 and not self._should_yield():
                 is_all &= await self._claim_of(tools, room) < room

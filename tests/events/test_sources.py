@@ -1,12 +1,13 @@
 """Events that are read elsewhere: one reader for each choice of arguments, whoever wants them and how."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from mrtr_server import Batch, BearerTokens, Caller, MRTRServer, Occurrence, SetupError
-from mrtr_server.testing import AsyncClient, SharedStore, replicas
+from mrtr_server import Batch, BearerTokens, Caller, MRTRServer, Occurrence, SetupError, Webhooks
+from mrtr_server.testing import AsyncClient, SharedStore, replicas, webhook_receiver
 
 from ..support.serving import until
 
@@ -130,3 +131,29 @@ def test_what_can_be_no_source_is_refused() -> None:
     mail.source(every=30)(Upstream().read)
     with pytest.raises(SetupError, match="one already"):
         mail.source(every=30)(Upstream().read)
+
+
+async def test_what_a_webhook_wants_is_read_for_as_long_as_it_does_and_kept_in_nobodys_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mrtr_server.events.courier.LOOK_AT_ALL", 0.1)
+    for module in ("courier", "subscriptions"):
+        monkeypatch.setattr(f"mrtr_server.events.{module}.WANTED_SECONDS", 2.0)
+    monkeypatch.setattr("mrtr_server.extensions.events.WANTED_SECONDS", 2.0)
+    upstream, store = Upstream(), SharedStore()
+    async with webhook_receiver() as hook:
+        app = served(upstream, monkeypatch, store=store, webhooks=Webhooks(allow=[hook.origin]))
+        delivery = {"mode": "webhook", "url": hook.url, "secret": hook.secret}
+        wanted = {"name": "mail.received", "arguments": {"name": "work"}, "delivery": delivery}
+        async with AsyncClient(app, token="ann") as client, app.running():
+            await client.request("events/subscribe", wanted)
+            await asyncio.sleep(2.5)  # longer than it was noted for
+            upstream.mails.setdefault("work", []).append("hello")
+            await hook.wait(1)
+            (source,) = [row for row in await store.list_subscriptions(most=9) if row.kind == "source"]
+            assert source.caller == ""
+            await client.request("events/unsubscribe", wanted)
+            await asyncio.sleep(2.5)
+            read = len(upstream.reads)
+            await asyncio.sleep(0.3)
+            assert len(upstream.reads) == read

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from mrtr_server import Limits
 from mrtr_server.cli import main
 
 from .conftest import KEY, Stage, make
@@ -78,6 +79,17 @@ def test_an_operator_ends_the_logins_of_a_person_and_not_those_of_others(stage: 
     assert client.refresh(others).status_code == 200
     stage.provider.set(user="octocat")
     assert client.refresh(client.tokens(stage.browser())).status_code == 200  # who logs in again
+
+
+def test_a_full_store_keeps_no_login_from_its_end(stage: Stage, file: Path, run: Run) -> None:
+    app = make(stage.provider.login(), store=f"sqlite:///{file}", limits=Limits(stored_states=10, caller_share=0.5))
+    client = stage.client(stage.serve(app))
+    tokens = client.tokens(stage.browser())
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("UPDATE mrtr_usage SET states = 20000000")
+    assert client.post("/revoke", token=tokens["refresh_token"]).status_code == 200
+    run("logins", "end", "583231", "--issuer", stage.provider.url)
+    assert listed(run) == []
 
 
 def test_the_token_of_a_person_is_used_no_more_once_their_logins_have_ended(stage: Stage, file: Path, run: Run) -> None:

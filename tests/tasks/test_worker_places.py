@@ -55,6 +55,14 @@ def test_tools_without_a_limit_are_claimed_together_and_may_run_in_every_place()
     assert places(2, [task_of("a")] * 3, a=1).room(["a"]) < 0, "more runs than there is room for"
 
 
+def test_tools_of_which_few_run_are_claimed_first_and_otherwise_in_turn() -> None:
+    worker = places(3, [task_of("a")], a=2, b=1, c=None)
+    assert [worker.in_turn(turn) for turn in range(2)] == [[["b"], ["c"], ["a"]]] * 2
+    idle = places(1, [], a=1, b=1, c=None)
+    assert [idle.in_turn(turn)[0] for turn in range(4)] == [["a"], ["b"], ["c"], ["a"]]
+    assert places(1, []).in_turn(1) == []
+
+
 def row_of(caller: str) -> TaskRow:
     return task_of("a")._replace(caller=caller)
 
