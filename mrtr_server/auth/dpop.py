@@ -7,14 +7,14 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from ..addresses import BaseUrl, escape_path
 from ..crypto.digests import digest_parts
 from ..crypto.keys import KeyRing
 from ..crypto.place_codec import PlaceCodec
-from ..errors import InvalidRequestState, ProofRefused, SetupError
+from ..errors import Full, InvalidRequestState, ProofRefused, SetupError
 
 Mode = Literal["accept", "require"]
 
@@ -45,6 +45,14 @@ def check_mode(dpop: str | None, replay: str) -> None:
         raise SetupError(f'dpop_replay={replay!r}: choose from "process", "store"')
 
 
+class Proof(NamedTuple):
+    """What a proof shows."""
+
+    jkt: str  # the thumbprint of its key
+    nonce: str
+    jti: str
+
+
 class _Seen:
     """What this process has seen lately."""
 
@@ -56,9 +64,10 @@ class _Seen:
         now = self._clock()
         while self._until and next(iter(self._until.values())) <= now:
             self._until.popitem(last=False)
-        # When it is full, none is forgotten early: it could come again.
-        if what in self._until or len(self._until) >= MOST_SEEN:
+        if what in self._until:
             return False
+        if len(self._until) >= MOST_SEEN:  # none is forgotten early: it could come again
+            raise Full("proofs", MOST_SEEN)
         self._until[what] = now + seconds
         return True
 
@@ -98,7 +107,23 @@ class Proofs:
     async def check(
         self, given: Sequence[bytes], method: str, url: str, *, token: bytes | None = None, jkt: str | None = None
     ) -> tuple[str, str]:
-        """Return the thumbprint of the key of a proof, and its nonce (section 4.3). Raises `ProofRefused`.
+        """Return the thumbprint of the key of a proof, and its nonce, once. Raises `ProofRefused`, `Full`.
+
+        See `verify`.
+        """
+        proof = self.verify(given, method, url, token=token, jkt=jkt)
+        await self.use(proof)
+        return proof.jkt, proof.nonce
+
+    async def use(self, proof: Proof) -> None:
+        """Note that a proof was used. Raises `ProofRefused` if it was before, and `Full`."""
+        if not await self._once(digest_parts("dpop", proof.jkt, proof.jti), NONCE_SECONDS + AHEAD):
+            raise self._refused("the proof came before")
+
+    def verify(
+        self, given: Sequence[bytes], method: str, url: str, *, token: bytes | None = None, jkt: str | None = None
+    ) -> Proof:
+        """Return what a proof shows (section 4.3). Raises `ProofRefused`.
 
         `given` are the values of the header; `token` is the access token that it comes with, which is bound to `jkt`.
         """
@@ -121,9 +146,7 @@ class Proofs:
             raise self._refused("the proof has no jti, or no iat")
         if not isinstance(nonce, str) or not -AHEAD <= self._age(nonce) <= NONCE_SECONDS:
             raise ProofRefused("the proof has no nonce of this server, or an old one", "use_dpop_nonce", self.nonce())
-        if not await self._once(digest_parts("dpop", found, jti), NONCE_SECONDS + AHEAD):
-            raise self._refused("the proof came before")
-        return found, nonce
+        return Proof(found, nonce, jti)
 
     def _age(self, nonce: str) -> float:
         try:
@@ -147,7 +170,7 @@ def _base64(data: bytes) -> str:
 
 
 def _same(given: object, expected: str) -> bool:
-    return isinstance(given, str) and compare_digest(given.encode(), expected.encode())
+    return isinstance(given, str) and compare_digest(given.encode(errors="replace"), expected.encode())
 
 
 def _plain(url: object) -> tuple[str, str, int | None, str] | None:

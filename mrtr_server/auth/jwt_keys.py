@@ -26,7 +26,7 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 
 MOST_KEYS = 100  # of an issuer that are read
 
-SMALLEST_RSA = 2048  # bits of a key
+SMALLEST_RSA, LARGEST_RSA = 2048, 8192  # bits of a key
 
 LONGEST_EXPONENT = 32  # bits of that of an RSA key: verifying costs as much as it has
 
@@ -69,7 +69,9 @@ def _read_key(entry: Mapping[str, Any], allowed: Collection[str]) -> VerifyingKe
         key = jwt.PyJWK(dict(entry), algorithm=min(algorithms)).key
     except Exception:  # whatever is wrong with it, the others may do
         return None
-    if kind == "RSA" and (key.key_size < SMALLEST_RSA or key.public_numbers().e >> LONGEST_EXPONENT):
+    if kind == "RSA" and not (
+        SMALLEST_RSA <= key.key_size <= LARGEST_RSA and key.public_numbers().e < 1 << LONGEST_EXPONENT
+    ):
         return None
     id = entry.get("kid")
     return VerifyingKey(id if isinstance(id, str) else "", algorithms, key, repr(sorted(map(str, entry.items()))))

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from time import monotonic
 from typing import Literal, NamedTuple, Self
 
-from ..errors import ClientError, NoReply, RequestRefused, SetupError
+from ..errors import BadReply, ClientError, NoReply, RequestRefused, SetupError
 from ..logs.formats import plain
 from ..protocol.messages import EVENT_NOTIFICATIONS, JSON, STREAM_EVENTS, SUBSCRIPTION_ID
 from ..wire import number_of
@@ -196,7 +196,7 @@ class Following:
                 await self._note(cursor, event.model_copy(update={"cursor": cursor}))
             if not page.events:
                 await self._note(page.cursor)
-            if page.has_more and (page.events or page.cursor != before):
+            if page.has_more and page.events:
                 continue
             wait = number_of(page.next_poll_ms)
             seconds = USUAL_POLL if wait is None else wait / 1000
@@ -206,8 +206,10 @@ class Following:
         await self._session.stream(STREAM_EVENTS, {**self._wanted, "cursor": self._reached}, self._hear)
 
     async def _hear(self, message: JSON) -> None:
-        params = message["params"]
-        match message["method"].removeprefix(EVENT_NOTIFICATIONS):
+        method, params = message.get("method"), message.get("params")
+        if "id" in message or not isinstance(method, str) or not isinstance(params, dict):
+            raise BadReply("A stream of events has what is none")
+        match method.removeprefix(EVENT_NOTIFICATIONS):
             case "active":
                 begun = read(EventPlace, params)
                 is_gap, self._has_lost = begun.truncated or self._has_lost, False

@@ -95,7 +95,7 @@ OpenPage = Callable[[str], Awaitable[object] | object]
 
 _LONGEST_CHALLENGE = 4096
 _BEARER = re.compile(r"(?i)\bbearer\b(.*)")
-_PARAMETER = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"([^"\\]*(?:\\.[^"\\]*)*)"|([^\s,"]+))')
+_PARAMETER = re.compile(r'\b([A-Za-z_]{1,40})\s{0,10}=\s{0,10}(?:"([^"\\]*(?:\\.[^"\\]*)*)"|([^\s,"]+))')
 
 
 class Challenge(NamedTuple):

@@ -49,7 +49,7 @@ CATCH_UP_AT_ONCE = 4
 MOST_SOUGHT = 2_000
 """Events that are too old for a client, and are looked through for the first one that is not; else it begins now."""
 
-MOST_OPENED = 64
+MOST_OPENED, MOST_OPENED_BYTES = 64, 1024 * 1024
 
 AGAIN_AFTER = 1.0
 """Seconds until the store is tried again that is away."""
@@ -78,6 +78,7 @@ class Happened:
         self.type = type
         self.position = row.position
         self.audience = row.audience
+        self.size = row.size
         self.id, self.at, *self._kept = from_json(opened)
 
     @cached_property
@@ -114,6 +115,7 @@ class EventLog:
         self._added: dict[str, int] = {}
         self._trimming: set[asyncio.Task[None]] = set()
         self._opened: dict[str, Happened] = {}  # the last ones: many subscribers get the same at the same time
+        self._opened_bytes = 0
         self._tails = PerLoop[_Tail]()
 
     # To add
@@ -202,9 +204,13 @@ class EventLog:
         except StoreUnavailable as error:
             report_failure("An event of %r is left out", type.name, why=str(error))
             return None
-        if len(self._opened) >= MOST_OPENED:
-            del self._opened[next(iter(self._opened))]
-        self._opened[row.id] = event
+        if found is not None:
+            self._opened_bytes -= self._opened.pop(row.id).size
+        while self._opened and (len(self._opened) >= MOST_OPENED or self._opened_bytes + row.size > MOST_OPENED_BYTES):
+            self._opened_bytes -= self._opened.pop(next(iter(self._opened))).size
+        if row.size <= MOST_OPENED_BYTES:
+            self._opened[row.id] = event
+            self._opened_bytes += row.size
         return event
 
     # Positions, as clients have them

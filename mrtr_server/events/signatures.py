@@ -85,6 +85,8 @@ def read_webhook(headers: Mapping[str, str], body: bytes, *secrets: str, now: fl
     """
     given = {name.lower(): value for name, value in headers.items()}
     id, at = given.get("webhook-id", ""), given.get("webhook-timestamp", "")
+    if not id.isascii():
+        raise BadWebhook("The webhook-id is no text of ASCII")
     if not at.isascii() or not at.isdecimal() or len(at) > _DIGITS or len(body) > LARGEST:
         raise BadWebhook("The message has no webhook-timestamp, or is too large")
     if abs((time.time() if now is None else now) - int(at)) > MOST_APART:

@@ -12,6 +12,9 @@ from ..storage.rows import EventRow, Position
 from .log import AGAIN_AFTER, EventLog, Follower
 from .subscribers import Subscriber, may_subscribe
 
+PORTION = 64 * 1024
+"""Bytes of rows whose events are made ready at a time."""
+
 HEARTBEAT = 14.0
 """Seconds between messages that say that the stream is there: fewer than between comments, so it has none of those."""
 
@@ -78,11 +81,15 @@ class EventStream:
             if self._rows and not await may_subscribe(self._authorizer, self._subscriber):
                 self._is_over = True
                 return [EventFrame("event", "terminated", params={"error": self._lost_access})]
-            frames = [frame for row in self._rows if (frame := await self._frame(row)) is not None]
+            portion = _portion(self._rows)
+            frames = [frame for row in portion if (frame := await self._frame(row)) is not None]
         except StoreUnavailable:
             await asyncio.sleep(AGAIN_AFTER)  # what was missed comes later, and the client hears nothing until then
             return []
-        self._rows = []
+        self._rows = self._rows[len(portion) :]
+        if self._rows:
+            await asyncio.sleep(0)  # others have their turn
+            return frames
         if not frames and running_loop().time() >= self._due:
             frames = [EventFrame("event", "heartbeat", params={"cursor": await self._cursor()})]
         return frames
@@ -119,3 +126,13 @@ class EventStream:
         if follower is not None:
             follower.close()
             self._ended()
+
+
+def _portion(rows: list[EventRow]) -> list[EventRow]:
+    """Return the first rows, which are made ready together: a client may take long to read what comes of them."""
+    size = 0
+    for count, row in enumerate(rows):
+        if size >= PORTION:
+            return rows[:count]
+        size += row.size
+    return rows

@@ -112,7 +112,7 @@ REFUSALS_WITHIN = 60.0
 FOR_ALL = 8
 """How many times as many of both there may be for all principals together."""
 
-AT_ONCE_OF_ONE, AT_ONCE_IN_ALL = 8, 24
+AT_ONCE_OF_ONE, AT_ONCE_IN_ALL = 4, 24
 """Webhooks of all hosts that are asked at once, for one principal and in all: other connections are for events."""
 
 MOST_NOTED = 10_000

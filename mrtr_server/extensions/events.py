@@ -27,7 +27,7 @@ from ..errors import (
 from ..events.log import PAGE, PAGE_BYTES
 from ..events.parts import EventParts
 from ..events.signatures import read_secret
-from ..events.streams import EventStream
+from ..events.streams import PORTION, EventStream
 from ..events.subscribers import Subscriber, is_admitted, owner_of
 from ..events.subscriptions import (
     WANTED_SECONDS,
@@ -179,7 +179,7 @@ class EventExtension(Extension):
     async def _polled(self, call: Call, subscriber: Subscriber, most: int) -> JSON:
         position, is_cut = await self._begin(call, subscriber)
         events: list[JSON] = []
-        looked_at, size, has_more = 0, 0, True
+        looked_at, size, held, has_more = 0, 0, 0, True
         while has_more and len(events) < most and looked_at < MOST_LOOKED_AT and size < PAGE_BYTES:
             at_once = most if not looked_at else PAGE  # few may fit, so the next ones are read in few statements
             page = await self._log.read(subscriber.type.name, position, min(at_once, MOST_LOOKED_AT - looked_at))
@@ -188,6 +188,9 @@ class EventExtension(Extension):
             for row in page.rows:
                 event = self._log.open(subscriber.type, row)
                 looked_at += 1
+                if (held := held + row.size) >= PORTION:
+                    held = 0
+                    await asyncio.sleep(0)  # others have their turn
                 is_cut = is_cut or event is None
                 try:
                     made = None if event is None else await subscriber.occurrence(event)

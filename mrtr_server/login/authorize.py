@@ -1,5 +1,6 @@
 """The person's way: the question, the provider, and back to the client (RFC 6749, section 4.1; RFC 9700)."""
 
+import asyncio
 import hmac
 import re
 import secrets
@@ -11,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..addresses import BaseUrl
+from ..concurrency.running import PerLoop
 from ..crypto.digests import digest_bytes
 from ..errors import (
     IssuerUnavailable,
@@ -30,6 +32,8 @@ from .tokens import Issuing
 from .web import members, read_form, read_parameters, redirect, with_parameters
 
 SECONDS = 600  # that a person may take
+
+MOST_EXCHANGES = 20  # at once: anybody can come back with a code that is none
 
 REMEMBERED_SECONDS = 30 * 24 * 3600
 
@@ -82,6 +86,7 @@ class Authorizing:
         self._own_scopes = own_scopes
         self._clock = clock
         self._remember = remember
+        self._exchanging = PerLoop[asyncio.Semaphore]()
 
     # The request of a client
 
@@ -186,6 +191,8 @@ class Authorizing:
             return redirect(self._back(site, asked, refused))
         response = await self._leave(request, site, asked)
         if response.status_code < 500:  # or the person may answer once more
+            if not await self._families.once(f"question {question.secret}", SECONDS):
+                return pages.failed(403, "This was answered already. Begin again in your application.")
             jar.drop(response, cookies.QUESTION + question.name)
         if self._remember and asked.redirect.startswith("https://"):
             kept = [_named(asked), *self._remembered(request, site)]
@@ -277,9 +284,10 @@ class Authorizing:
     ) -> Response:
         asked = Asked(*transaction.asked)
         try:
-            upstream, claims = await self._provider.exchange(
-                code, site.issuer + CALLBACK, transaction.verifier, transaction.nonce
-            )
+            async with self._exchanging.here(lambda: asyncio.Semaphore(MOST_EXCHANGES)):
+                upstream, claims = await self._provider.exchange(
+                    code, site.issuer + CALLBACK, transaction.verifier, transaction.nonce
+                )
             own = await self._issuing.code(site.issuer, asked, upstream, claims, self._own_scopes())
         except NotAdmitted as error:
             self._refusals.note("A login was refused: %r", str(error))

@@ -290,7 +290,7 @@ class Clients:
         if claims is None or claims.get("sub") != id:
             raise refused
         audience = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
-        left, jti = claims["exp"] - self._clock(), claims.get("jti")
+        left, jti = float(claims["exp"]) - self._clock(), claims.get("jti")
         if audience not in ([issuer], [endpoint]) or left > _ASSERTION_SECONDS or not isinstance(jti, str):
             raise refused
         if not await self._once(f"assertion {id} {jti}", left + 60.0):

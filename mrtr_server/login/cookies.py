@@ -1,5 +1,6 @@
 """The cookies of a login. Each belongs to this host alone, and no page's script reads it."""
 
+import re
 from collections.abc import Mapping
 
 from starlette.responses import Response
@@ -12,6 +13,10 @@ REMEMBERED = "mrtr-consents"
 
 MOST_AT_ONCE = 4
 """Questions, or transactions: a browser sends all of them with each request, and web servers refuse long headers."""
+
+MOST_DROPPED = 8  # at a time: whatever somebody has set there, a response stays short
+
+_OURS = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 LONGEST = 3900  # characters of a value; browsers keep 4,096 with the name
 
@@ -37,7 +42,7 @@ class Cookies:
     def add(self, response: Response, kind: str, name: str, value: str, seconds: int, given: Mapping[str, str]) -> None:
         """Set one of a kind of which a browser has several, and drop the oldest, which browsers send first."""
         begins = self._prefix + kind
-        present = [each.removeprefix(self._prefix) for each in given if each.startswith(begins)]
-        for each in present[: 1 - MOST_AT_ONCE]:
-            self.drop(response, each)
+        present = [each for each in given if each.startswith(begins) and _OURS.fullmatch(each)]
+        for each in present[: 1 - MOST_AT_ONCE][:MOST_DROPPED]:
+            self.drop(response, each.removeprefix(self._prefix))
         self.set(response, kind + name, value, seconds)

@@ -36,7 +36,6 @@ class _Known(NamedTuple):
     document: Mapping[str, Any] | None = None
     why: str = ""
     is_away: bool = False  # it may be there in a moment
-    was_good: bool = False  # there was a document, so that nobody uses up its fetches by addresses that they make up
 
 
 class _Rate:
@@ -68,7 +67,10 @@ class Documents:
     def __init__(self, fetcher: Fetcher, clock: Callable[[], float] = time.monotonic) -> None:
         self._fetcher = fetcher
         self._clock = clock
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._good: OrderedDict[str, _Known] = (
+            OrderedDict()
+        )  # the last documents that there were, by when they were used
+        self._failed: OrderedDict[str, _Known] = OrderedDict()
         self._by_host = _Rate(PER_HOST, PER_HOST_SECONDS, clock)
         self._in_all = _Rate(IN_ALL, IN_ALL_SECONDS, clock)
         self._fetching = PerLoop[dict[str, asyncio.Task[_Known]]]()
@@ -109,11 +111,11 @@ class Documents:
         await self._fetcher.close()
 
     async def _look(self, url: str, *, anew: bool = False) -> Mapping[str, Any]:
-        known, now = self._known.get(url), self._clock()
+        known, now = self._latest(url), self._clock()
         if known is None or known.until <= now or (anew and known.at + FAILED <= now):
             fetching = self._fetching.here(dict)
             if (task := fetching.get(url)) is None:
-                task = fetching[url] = asyncio.create_task(self._fetch(url, known))
+                task = fetching[url] = asyncio.create_task(self._fetch(url))
                 task.add_done_callback(lambda _: fetching.pop(url, None))
             known = await asyncio.shield(task)
         if known.document is not None:
@@ -123,20 +125,27 @@ class Documents:
             raise OAuthError("temporarily_unavailable", why, 503, {"Retry-After": str(int(FAILED))})
         raise OAuthError("invalid_client", why, 401)
 
-    async def _fetch(self, url: str, before: _Known | None) -> _Known:
-        now, kind = self._clock(), "known" if before is not None and before.was_good else "new"
+    def _latest(self, url: str) -> _Known | None:
+        """Return what came of the last fetch, unless it was forgotten."""
+        good, failed = self._good.get(url), self._failed.get(url)
+        if good is not None:
+            self._good.move_to_end(url)
+        return failed if good is None or (failed is not None and failed.at > good.at) else good
+
+    async def _fetch(self, url: str) -> _Known:
+        before = self._good.get(url)
+        now, kind = self._clock(), "new" if before is None else "known"
         known = _Known(now, now, why="too many documents were asked for; try again in a minute", is_away=True)
         if self._by_host.take(f"{kind} {urlsplit(url).hostname}") and self._in_all.take(kind):
             known = await self._ask(url, now)
-        if known.document is None and before is not None:
-            if before.document is not None and before.until > now - FRESH:
-                return before  # of a host that is away for a moment
-            known = known._replace(was_good=before.was_good)
+        if known.document is None and before is not None and before.until > now - FRESH:
+            return before  # of a host that is away for a moment
         if known.until > now:
-            self._known[url] = known
-            self._known.move_to_end(url)
-            if len(self._known) > MOST_KNOWN:
-                self._known.popitem(last=False)
+            kept = self._failed if known.document is None else self._good
+            kept[url] = known
+            kept.move_to_end(url)
+            if len(kept) > MOST_KNOWN:
+                kept.popitem(last=False)
         return known
 
     async def _ask(self, url: str, now: float) -> _Known:
@@ -157,7 +166,7 @@ class Documents:
             document = None
         if not isinstance(document, dict):
             return failed._replace(why=f"it is no JSON object of at most {MOST_BYTES} bytes")
-        return _Known(now, now + _fresh(fetched.cache_control), document, was_good=True)
+        return _Known(now, now + _fresh(fetched.cache_control), document)
 
 
 _OK, _TOO_MANY, _THEIR_FAULT = 200, 429, 500

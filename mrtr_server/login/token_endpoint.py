@@ -8,7 +8,7 @@ from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..auth.dpop import Proofs
+from ..auth.dpop import Proof, Proofs
 from ..crypto.digests import challenge_of
 from ..errors import IssuerUnavailable, NotAdmitted, OAuthError, ProofRefused, ProviderRefused, StoreUnavailable
 from ..logs.refusals import RefusalLog
@@ -55,7 +55,7 @@ class TokenEndpoint:
         client, method = await self._client(request, site, form)
         give = self._for_code if kind == "authorization_code" else self._for_refresh
         try:
-            return await give(site, form, client, method, await self._key(request, site))
+            return await give(site, form, client, method, self._proof(request, site))
         except ProviderRefused as error:
             self._refusals.note("A login has ended: %r", str(error))
             raise OAuthError("invalid_grant", "The provider does not know this login any more") from None
@@ -70,20 +70,28 @@ class TokenEndpoint:
         listed = request.headers.getlist("authorization")
         return await self._clients.authenticate(site.issuer, site.issuer + TOKEN, form, listed[0] if listed else None)
 
-    async def _key(self, request: Request, site: Site) -> str:
-        """Return the thumbprint of the key that the client proves to hold; empty for a client without one."""
+    def _proof(self, request: Request, site: Site) -> Proof:
+        """Return the proof of the key that the client holds; one without a key for a client that has none."""
         given = [each.encode("latin-1") for each in request.headers.getlist("dpop")]
         if not given and self._proofs.mode == "accept":
-            return ""
+            return _NO_PROOF
         try:
-            return (await self._proofs.check(given, "POST", site.issuer + TOKEN))[0]
+            return self._proofs.verify(given, "POST", site.issuer + TOKEN)
         except ProofRefused as error:
-            raise OAuthError(error.error, f"DPoP: {error}", headers={"DPoP-Nonce": error.nonce}) from None
+            raise _refused(error) from None
+
+    async def _use(self, proof: Proof) -> None:
+        """Note that a proof was used: of whoever has a code or a token, or anybody could fill what is noted."""
+        try:
+            if proof.jkt:
+                await self._proofs.use(proof)
+        except ProofRefused as error:
+            raise _refused(error) from None
 
     # A code
 
-    async def _for_code(self, site: Site, form: _Form, client: str, method: str, jkt: str) -> Response:
-        text = form.get("code", "")
+    async def _for_code(self, site: Site, form: _Form, client: str, method: str, proof: Proof) -> Response:
+        text, jkt = form.get("code", ""), proof.jkt
         code = self._seals.code.open(site.issuer, text)
         if code is None or code.expires < self._clock():
             raise _invalid("The code is not valid, or too old")
@@ -98,6 +106,7 @@ class TokenEndpoint:
         if grant.jkt not in ("", jkt):
             raise _invalid("The code is bound to another key")
         who = principal_of(grant)
+        await self._use(proof)
         redeemed = await self._families.redeem(
             text, client, code.epoch, keep=2 * CODE_SECONDS, who=who, began=grant.began
         )
@@ -125,8 +134,8 @@ class TokenEndpoint:
 
     # A refresh token
 
-    async def _for_refresh(self, site: Site, form: _Form, client: str, method: str, jkt: str) -> Response:
-        text = form.get("refresh_token", "")
+    async def _for_refresh(self, site: Site, form: _Form, client: str, method: str, proof: Proof) -> Response:
+        text, jkt = form.get("refresh_token", ""), proof.jkt
         token = self._seals.refresh.open(site.issuer, text)
         if token is None or token.expires < self._clock():
             raise _invalid("The refresh token is not valid, or too old")
@@ -139,6 +148,7 @@ class TokenEndpoint:
         if not set(scopes) <= set(grant.scopes):
             raise OAuthError("invalid_scope", "The person did not allow that: let them log in again")
         who = principal_of(grant)
+        await self._use(proof)
         redeemed = await self._families.redeem(text, client, token.epoch, keep=REDEEMED, who=who, began=grant.began)
         if redeemed.verdict == "running":
             raise away("The same token is being refreshed")
@@ -193,6 +203,13 @@ class TokenEndpoint:
             if (grant.client, grant.method) == (client, method):
                 await self._issuing.end(grant)
         return json_response({})  # also for a token that is none (RFC 7009, section 2.2)
+
+
+_NO_PROOF = Proof("", "", "")
+
+
+def _refused(error: ProofRefused) -> OAuthError:
+    return OAuthError(error.error, f"DPoP: {error}", headers={"DPoP-Nonce": error.nonce})
 
 
 def _invalid(description: str) -> OAuthError:

@@ -1,13 +1,16 @@
 """Requests and responses of the endpoints: forms with each parameter once, errors of OAuth, pages that nobody keeps."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from ..errors import OAuthError
+
+WITHIN = 10.0  # seconds for a body
 
 MOST_BYTES = 64 * 1024  # of a body; refresh tokens with a provider's within are the largest part
 
@@ -52,12 +55,16 @@ def with_parameters(url: str, parameters: Mapping[str, str | None]) -> str:
 
 
 async def read_body(request: Request) -> bytes:
-    """Return the body. Raises `OAuthError` where it is too large."""
+    """Return the body. Raises `OAuthError` where it is too large, or does not come."""
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_BYTES:
-            raise OAuthError("invalid_request", f"The body has more than {MOST_BYTES} bytes", 413)
+    try:
+        async with asyncio.timeout(WITHIN):
+            async for part in request.stream():
+                body += part
+                if len(body) > MOST_BYTES:
+                    raise OAuthError("invalid_request", f"The body has more than {MOST_BYTES} bytes", 413)
+    except (TimeoutError, ClientDisconnect):
+        raise OAuthError("invalid_request", "The body did not come", 408) from None
     return body
 
 

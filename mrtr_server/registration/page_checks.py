@@ -8,7 +8,9 @@ from urllib.parse import urlsplit
 from .page_options import Csp
 
 _IMPORT = re.compile(r"""@import\s+(?:url\(\s*)?["']?([^"')\s;]+)""", re.IGNORECASE)
-_MODULE = re.compile(r"""^(?!\s*(?://|\*)).*?(?:\bfrom|\bimport)\s*\(?\s*["'](https?://[^"']+)["']""", re.MULTILINE)
+_MODULE = re.compile(
+    r"""^(?![ \t]{0,200}(?://|\*)).*?(?:\bfrom|\bimport)\s{0,20}\(?\s{0,20}["'](https?://[^"']+)["']""", re.MULTILINE
+)
 _LOADING = frozenset(
     ("stylesheet", "preload", "modulepreload", "prefetch", "icon", "apple-touch-icon", "mask-icon", "manifest")
 )

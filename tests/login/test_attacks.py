@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import socket
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from mrtr_server.crypto.digests import challenge_of
+from mrtr_server.errors import OAuthError
 from mrtr_server.login.documents import Documents
 
 from ..support import github
@@ -479,6 +481,7 @@ def test_a_client_with_a_key_has_to_sign_with_it_and_a_document_that_changes_ope
         signed(sub="https://other.example.com/c"),
         signed(exp=int(time.time()) + 3600),
         signed(exp=int(time.time()) - 3600),
+        signed(exp=str(int(time.time()) + 3600)),
         signed(jti=7),
     ):
         assert client.redeem(code, **wrong).json()["error"] == "invalid_client"
@@ -500,6 +503,22 @@ def test_a_document_that_can_not_be_had_signs_no_client_out(stage: Stage, tmp_pa
     away = client.redeem("any", client_assertion="x", client_assertion_type=KIND)
     assert (away.status_code, away.json()["error"]) == (503, "temporarily_unavailable")
     assert stage.browser().open(client.page()).status_code == 503
+
+
+@pytest.mark.anyio
+async def test_strangers_push_no_document_out_that_is_in_use(stage: Stage, tmp_path: Path) -> None:
+    now = 0.0
+    address, served, fetcher = stage.documents(tmp_path)
+    documents, id = Documents(fetcher, lambda: now), f"{address}/client.json"
+    served["/client.json"] = JSONResponse({"client_id": id}, headers={"cache-control": "max-age=3600"})
+    await documents.find(id)
+    for minute in range(120):
+        now = minute * 60.0
+        for number in range(10):
+            with pytest.raises(OAuthError):
+                await documents.find(f"{address}/{minute}-{number}.json")
+        assert (await documents.find(id))["client_id"] == id
+    await documents.close()
 
 
 @pytest.mark.anyio
@@ -669,6 +688,34 @@ def test_a_browser_may_be_asked_several_things_at_a_time(stage: Stage) -> None:
         page = browser.open(first.page())
     assert len([name for name in browser.http.cookies if name.startswith("mrtr-question-")]) == 4
     assert "location" in browser.answer(page).headers
+
+
+def test_whatever_a_browser_sends_as_cookies_the_page_is_short(stage: Stage) -> None:
+    client = stage.client(stage.usual)
+    cookies = "; ".join([*(f"mrtr-question-x{number}=1" for number in range(500)), "mrtr-question-[0=1"])
+    page = stage.browser().open(client.page(), cookie=cookies)
+    assert page.status_code == 200
+    assert len(page.headers.get_list("set-cookie")) <= 10
+
+
+def test_a_yes_counts_once_whatever_a_browser_keeps(stage: Stage) -> None:
+    client, browser = stage.client(stage.usual), stage.browser()
+    page = browser.open(client.page())
+    kept = dict(browser.http.cookies)
+    assert "location" in browser.answer(page).headers
+    browser.http.cookies.update(kept)
+    again = browser.answer(page)
+    assert (again.status_code, "answered already" in again.text) == (403, True)
+
+
+def test_a_body_that_does_not_come_is_no_failure_of_ours(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    port = int(stage.usual.rpartition(":")[2])
+    for path in ("/register", "/token", "/login/consent"):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-length: 9\r\n"
+            connection.sendall(f"{head}content-type: application/x-www-form-urlencoded\r\n\r\n{{".encode())
+    assert stage.browser().open(stage.client(stage.usual).page()).status_code == 200
+    assert "Traceback" not in caplog.text
 
 
 def test_a_person_has_ten_minutes_for_each_part_of_a_login(stage: Stage) -> None:

@@ -193,22 +193,24 @@ def test_a_nonce_ends_after_five_minutes_and_another_comes_before(stage: Stage) 
 
 
 def test_a_proof_counts_once_in_the_fleet_where_the_store_notes_it(stage: Stage, tmp_path: Path) -> None:
-    port_free_address = "http://127.0.0.1:7070"
-    store = f"sqlite:///{tmp_path}/logins.db"
-    apps = [make(stage.provider.login(dpop_replay="store"), store=store, base_url=port_free_address) for _ in range(2)]
+    address, store = "http://127.0.0.1:7070", f"sqlite:///{tmp_path}/logins.db"
+    apps = [make(stage.provider.login(dpop_replay="store"), store=store, base_url=address) for _ in range(2)]
     here, there = (stage.serve(app) for app in apps)
-    client = stage.client(here)
-    bound, token = Bound(client), None
-    bound.url = f"{port_free_address}/mcp"
-    form = {"grant_type": "refresh_token", "client_id": client.id}
-    for _ in range(2):  # the nonce comes with the first
-        proof = bound.key.proof("POST", f"{port_free_address}/token", bound.nonce)
-        token = client.http.post(f"{here}/token", headers={"dpop": proof}, data=form)
-        bound.nonce = token.headers.get("dpop-nonce", bound.nonce)
-    assert token is not None
-    assert token.json()["error"] == "invalid_grant"
-    again = client.http.post(f"{there}/token", headers={"dpop": proof}, data=form)
-    assert again.json()["error"] == "invalid_dpop_proof"
+    stage.front([int(each.rpartition(":")[2]) for each in (here, there)], 7070)
+    bound = Bound(stage.client(address))
+    tokens = bound.redeem(bound.client.came(stage.browser())["code"]).json()
+    proof = bound.key.proof("POST", f"{address}/token", bound.nonce)
+    form = {"grant_type": "refresh_token", "refresh_token": tokens["refresh_token"], "client_id": bound.client.id}
+    given = [bound.client.http.post(f"{each}/token", headers={"dpop": proof}, data=form) for each in (here, there)]
+    assert [each.json().get("error") for each in given] == [None, "invalid_dpop_proof"]
+
+
+def test_a_proof_of_whoever_has_no_token_is_not_noted(bound: Bound) -> None:
+    form = {"grant_type": "refresh_token", "refresh_token": "none", "client_id": bound.client.id}
+    bound.post(**form)  # for a nonce
+    proof = bound.key.proof("POST", f"{bound.client.base}/token", bound.nonce)
+    found = [bound.client.post(headers={"dpop": proof}, **form).json()["error"] for _ in range(2)]
+    assert found == ["invalid_grant"] * 2
 
 
 def test_a_server_may_want_proofs_of_all(stage: Stage) -> None:
