@@ -200,6 +200,8 @@ class Following:
                 continue
             wait = number_of(page.next_poll_ms)
             seconds = USUAL_POLL if wait is None else wait / 1000
+            if page.has_more and page.cursor != before:  # it has looked through events that are for others
+                seconds = SHORTEST_POLL
             await asyncio.sleep(min(max(seconds, SHORTEST_POLL), LONGEST_POLL))
 
     async def _stream(self) -> None:

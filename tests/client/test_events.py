@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from mrtr_server import BearerTokens, Caller, Limits, MRTRServer, SetupError, SQLStore
-from mrtr_server.client import BadReply, Bounds, Client, Command, Event, EventFeed, NoReply, RequestRefused
+from mrtr_server.client import BadReply, Bounds, Client, ClientError, Command, Event, EventFeed, NoReply, RequestRefused
 from mrtr_server.testing import replica
 from mrtr_server.wire import HANDSHAKES
 
@@ -351,6 +351,34 @@ async def test_a_server_that_always_has_more_of_nothing_is_not_asked_without_a_p
             await asyncio.sleep(0.5)
             taking.cancel()
     assert len(other.asked) == 2
+
+
+async def test_a_server_that_always_goes_on_without_an_event_is_asked_once_a_second() -> None:
+    other = Other(pages=[{"events": [], "cursor": str(number), "hasMore": True} for number in range(100)])
+    with serving(other) as (url, _):
+        async with Client(url) as client:
+            taking = await begun(client.events("event"), [])
+            await until(lambda: len(other.asked) == 3, "two more pages")
+            taking.cancel()
+    (first, _), _, (third, _) = other.asked
+    assert third - first >= 1.9
+
+
+@pytest.mark.parametrize(
+    "message", [{"id": 9, "method": "ping"}, {"method": 5}, {"method": "notifications/events/event", "params": []}]
+)
+async def test_what_is_no_message_of_a_stream_ends_the_feed(message: dict[str, Any]) -> None:
+    async def answer(request: Request, asked: Any) -> Response:
+        if asked["method"] == "events/list":
+            return replied(asked["id"], {"events": [{"name": "event", "delivery": ["push"]}]})
+        lines = f"data: {json.dumps({'jsonrpc': '2.0', **message})}\n\n".encode()
+        return StreamingResponse(iter([lines]), media_type="text/event-stream")
+
+    with serving(answer) as (url, _):
+        async with Client(url) as client:
+            with pytest.raises(ClientError):
+                async with asyncio.timeout(5):
+                    await anext(client.events("event"))
 
 
 async def test_what_is_too_large_or_no_event_ends_the_feed() -> None:

@@ -574,6 +574,7 @@ async def test_a_receiver_refuses_what_no_server_signed(hook: WebhookReceiver) -
         (good, body, hook.secret, 600.0),
         ({**good, "webhook-id": "2"}, body, hook.secret, 1000.0),
         ({**good, "webhook-timestamp": "1001"}, body, hook.secret, 1000.0),
+        ({**good, "webhook-id": "\udcff"}, body, hook.secret, 1000.0),
         ({**good, "webhook-timestamp": "x"}, body, hook.secret, 1000.0),
         ({**good, "webhook-signature": "v1,"}, body, hook.secret, 1000.0),
         ({}, body, hook.secret, 1000.0),
