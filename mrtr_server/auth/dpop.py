@@ -104,17 +104,6 @@ class Proofs:
         base = self._base.at(host, root)
         return "" if base is None else base + escape_path(path.removeprefix(root))
 
-    async def check(
-        self, given: Sequence[bytes], method: str, url: str, *, token: bytes | None = None, jkt: str | None = None
-    ) -> tuple[str, str]:
-        """Return the thumbprint of the key of a proof, and its nonce, once. Raises `ProofRefused`, `Full`.
-
-        See `verify`.
-        """
-        proof = self.verify(given, method, url, token=token, jkt=jkt)
-        await self.use(proof)
-        return proof.jkt, proof.nonce
-
     async def use(self, proof: Proof) -> None:
         """Note that a proof was used. Raises `ProofRefused` if it was before, and `Full`."""
         if not await self._once(digest_parts("dpop", proof.jkt, proof.jti), NONCE_SECONDS + AHEAD):

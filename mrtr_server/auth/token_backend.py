@@ -297,12 +297,13 @@ async def check_proof(proofs: "Proofs | None", connection: HTTPConnection, schem
         given = [value for name, value in headers if name == b"dpop"]
         host = next((value.decode("latin-1") for name, value in headers if name == b"host"), "")
         url = proofs.url_of(host, scope.get("root_path", ""), scope["path"])
-        _, nonce = await proofs.check(given, scope["method"], url, token=token, jkt=jkt)
+        proof = proofs.verify(given, scope["method"], url, token=token, jkt=jkt)
+        await proofs.use(proof)
     except ProofRefused as error:
         raise AuthenticationError(str(error)) from error
     except (StoreUnavailable, Full) as error:  # that a proof is used once can't be noted
         raise AuthenticationError(str(error)) from IssuerUnavailable(f"the store can't be used: {error}")
-    scope[NEXT_NONCE] = proofs.nonce_after(nonce)
+    scope[NEXT_NONCE] = proofs.nonce_after(proof.nonce)
 
 
 NEXT_NONCE = "mrtr_server.dpop_nonce"

@@ -210,7 +210,7 @@ class Following:
     async def _hear(self, message: JSON) -> None:
         method, params = message.get("method"), message.get("params")
         if "id" in message or not isinstance(method, str) or not isinstance(params, dict):
-            raise BadReply("A stream of events has what is none")
+            raise BadReply("The server sent what is no event in a stream of events")
         match method.removeprefix(EVENT_NOTIFICATIONS):
             case "active":
                 begun = read(EventPlace, params)

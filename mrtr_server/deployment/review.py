@@ -179,7 +179,7 @@ def _review_events(
             f"there is none, so events and webhooks stay in one process, and end with it. Set {DATABASE}",
         )
     named = sorted(name for name, each in registry.events.items() if "webhook" in each.modes)
-    named += ["of the server's own"] if registry.waits or of_tasks else []
+    named += ["events of the server's own"] if registry.waits or of_tasks else []
     if not named or not settings.webhooks.offered:
         return
     if settings.auth is None and not settings.middleware:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import closing, suppress
+from contextvars import Context
 from functools import cached_property
 from operator import attrgetter
 from secrets import token_hex
@@ -66,7 +67,7 @@ FIRST_LOOK, LAST_LOOK = 0.01, 1.0
 TRIM_EVERY = 100  # events of a type that a process adds before it removes the oldest ones
 
 TRIM_AFTER = 15.0
-"""Seconds after which is trimmed what was added in a transaction of the author's."""
+"""Seconds from an event in a transaction of the author's to the trimming that it brings about."""
 
 _position = attrgetter("position")
 
@@ -182,7 +183,7 @@ class EventLog:
         if count % TRIM_EVERY:
             return
         if in_transaction:  # of the author's, which may hold what trimming would wait for until its commit
-            running_loop().call_later(TRIM_AFTER, self._trim_later, name)
+            running_loop().call_later(TRIM_AFTER, self._trim_later, name, context=Context())  # of no request
         else:
             await self.store.trim_events(name, self.options.keep_most)
 
@@ -192,7 +193,7 @@ class EventLog:
         task.add_done_callback(self._trimming.discard)
 
     async def _trim(self, name: str) -> None:
-        with suppress(StoreUnavailable):  # which is logged elsewhere; it is done after as many more events
+        with suppress(StoreUnavailable):  # which is logged elsewhere; the next time is after as many more events
             await self.store.trim_events(name, self.options.keep_most)
 
     def open(self, type: EventType[Any, Any], row: EventRow) -> Happened | None:

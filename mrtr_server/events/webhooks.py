@@ -28,6 +28,23 @@ Reason = Literal["connection_refused", "timeout", "tls_error", "http_4xx", "http
 ANSWER_BYTES = 4096
 
 
+VERIFIED_SECONDS = 86_400.0
+"""How long it is known that a webhook wants messages for a principal."""
+
+AT_ONCE, AT_ONCE_IN_ALL = 4, 24
+"""Webhooks that are asked at once, for one principal and in all: other connections are for events."""
+
+MOST_REFUSALS = 10
+"""Webhooks of one host that do not want messages, for one principal in a minute; after that, none is asked."""
+
+REFUSALS_WITHIN = 60.0
+
+FOR_ALL = 8
+"""How many times as many refusals there may be for all principals together."""
+
+MOST_NOTED = 10_000
+
+
 class Result(NamedTuple):
     """What came of a message."""
 
@@ -98,26 +115,6 @@ async def verify(fetcher: "Fetcher", url: str, secret: bytes, subscription: str,
     return None
 
 
-VERIFIED_SECONDS = 86_400.0
-"""How long it is known that a webhook wants messages for a principal."""
-
-AT_ONCE = 4
-"""Webhooks of one host that are asked at once for one principal."""
-
-MOST_REFUSALS = 10
-"""Webhooks of one host that do not want messages, for one principal in a minute; after that, none is asked."""
-
-REFUSALS_WITHIN = 60.0
-
-FOR_ALL = 8
-"""How many times as many of both there may be for all principals together."""
-
-AT_ONCE_OF_ONE, AT_ONCE_IN_ALL = 4, 24
-"""Webhooks of all hosts that are asked at once, for one principal and in all: other connections are for events."""
-
-MOST_NOTED = 10_000
-
-
 class Verifications:
     """Knows which webhooks have said that they want messages."""
 
@@ -125,7 +122,7 @@ class Verifications:
         self._store = store
         self._quotas = quotas
         self._now = clock
-        self._asked: Counter[tuple[str, str]] = Counter()  # what is being asked, by owner and host
+        self._asked: Counter[str] = Counter()  # how many are being asked, by owner
         self._refusals: dict[tuple[str, str], deque[float]] = {}  # when, by owner and host
 
     async def check(
@@ -140,46 +137,30 @@ class Verifications:
         if await self._store.get(known) is not None:
             return None
         host = host_of(url)
-        keys = (owner, host), ("", host)
-        every, of_one = self._asked[("", "")], self._asked[(owner, "")]
-        if every >= AT_ONCE_IN_ALL or of_one >= AT_ONCE_OF_ONE:
-            raise TooMany(AT_ONCE_OF_ONE)
-        with self._place(keys[0], 1), self._place(keys[1], FOR_ALL), self._counted(owner):
+        of_host = {(owner, host): MOST_REFUSALS, ("", host): MOST_REFUSALS * FOR_ALL}
+        for key, most in of_host.items():
+            if sum(each > self._now() - REFUSALS_WITHIN for each in self._refusals.get(key, ())) >= most:
+                raise TooMany(MOST_REFUSALS)
+        with self._place(owner):
             reason = await verify(fetcher, url, secret, subscription, self._now())
         if reason is None:
             await self._store.put(known, b"", keep=VERIFIED_SECONDS, quota=self._quotas.of(principal))
         else:
-            for key in keys:
+            for key in of_host:
                 self._note_refusal(key)
         return reason
 
     @contextmanager
-    def _counted(self, owner: str) -> Iterator[None]:
-        keys = ("", ""), (owner, "")
-        for key in keys:
-            self._asked[key] += 1
-        try:
-            yield
-        finally:
-            for key in keys:
-                self._asked[key] -= 1
-                if not self._asked[key]:
-                    del self._asked[key]
-
-    @contextmanager
-    def _place(self, key: tuple[str, str], times: int) -> Iterator[None]:
-        refused = sum(each > self._now() - REFUSALS_WITHIN for each in self._refusals.get(key, ()))
-        if refused >= MOST_REFUSALS * times:
-            raise TooMany(MOST_REFUSALS)
-        if self._asked[key] >= AT_ONCE * times:
+    def _place(self, owner: str) -> Iterator[None]:
+        if self._asked[owner] >= AT_ONCE or self._asked.total() >= AT_ONCE_IN_ALL:
             raise TooMany(AT_ONCE)
-        self._asked[key] += 1
+        self._asked[owner] += 1
         try:
             yield
         finally:
-            self._asked[key] -= 1
-            if not self._asked[key]:
-                del self._asked[key]
+            self._asked[owner] -= 1
+            if not self._asked[owner]:
+                del self._asked[owner]
 
     def _note_refusal(self, key: tuple[str, str]) -> None:
         if key not in self._refusals and len(self._refusals) >= MOST_NOTED:

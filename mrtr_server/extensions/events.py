@@ -298,10 +298,9 @@ class EventExtension(Extension):
             await self._verify(call, subscriber, url, secret, id)
         else:
             asked = self._renewed(present, asked, now)
-            # Where it ends at this very moment, another one begins at the end of the log, and says so.
-            position, is_cut = (await log.read(type.name, None)).reached, True
         expires = math.inf if ttl is None else now + ttl
-        progress = Progress(await store.epoch(), position)
+        # Where the present one ends at this very moment, another one goes on from there.
+        progress = Progress(await store.epoch(), position) if present is None else Progress.load(present.progress)
         row = SubscriptionRow(
             id,
             "webhook",
@@ -335,7 +334,7 @@ class EventExtension(Extension):
         self._parts.courier.start()
         body: JSON = {"id": id, "refreshBefore": None if ttl is None else timestamp(expires)}
         if before is None:
-            return {**body, "cursor": await self._seal(subscriber, position), "truncated": is_cut}
+            return {**body, "cursor": await self._seal(subscriber, progress.watermark), "truncated": is_cut}
         progress = Progress.load(before.progress)
         _, formerly = self._parts.subscriptions.open(before)
         watermark, is_cut = progress.watermark, formerly is not None and progress.gaps > formerly.said

@@ -40,6 +40,7 @@ _WAIT_SECONDS = 30 * 86_400.0
 """How long it is noted at least which task a call has begun that waits for somebody else."""
 
 _TURN_SECONDS = 5.0
+"""How long the same call of a caller waits at most for the one that came before it."""
 
 _PAUSE = 0.1
 
@@ -191,12 +192,15 @@ class KeptAsks:
         """Note which task a call has begun: for long, since the time of a task grows with what it waits for."""
         if self._tells_callers(call):
             until = max(task.created + task.ttl, self._clock() + _WAIT_SECONDS)
-            await self._put(call, self._keys("wait", call, call.target, call.arguments)[0], task.id.encode(), until)
+            await self._put(call, self._wait_key(call), task.id.encode(), until)
+
+    def _wait_key(self, call: Call) -> str:
+        return self._keys("wait", call, call.target, call.arguments)[0]
 
     @asynccontextmanager
     async def in_turn(self, call: Call) -> AsyncIterator[None]:
         """Hold up the same calls of a caller, for a few seconds at most: each would begin to wait."""
-        name = digest_parts("call in turn", self._keys("wait", call, call.target, call.arguments)[0])
+        name = digest_parts("call in turn", self._wait_key(call))
         turn = await self._turn(call, name) if self._tells_callers(call) else None
         try:
             yield

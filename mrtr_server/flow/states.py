@@ -45,9 +45,8 @@ class Forgotten:
 
     async def look(self) -> None:
         """Ask the store. While it does not answer, what was known counts."""
-        self._look_at = (
-            time.monotonic() + ASKED_AGAIN_AFTER
-        )  # whatever comes of it: an outage is not to hold each request
+        # Whatever comes of it: an outage is not to hold each request.
+        self._look_at = time.monotonic() + ASKED_AGAIN_AFTER
         await self._reader.again()
 
     async def _read(self) -> None:
@@ -88,7 +87,7 @@ class RoundContext:
     is_open: bool = field(default=False, init=False)
     journal: Journal = field(init=False)
     steps_before: int = field(default=0, init=False)
-    """How many steps the state had that came."""
+    """How many steps were in the state that the round began with."""
 
 
 class UnansweredAsks:

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -12,6 +11,7 @@ from pydantic_core import from_json
 from ..concurrency.running import PerLoop
 from ..errors import OAuthError
 from ..fetcher import Fetcher, UnfitUrl, Unreachable
+from .recent import Recent
 
 MOST_BYTES = 5 * 1024
 
@@ -45,7 +45,7 @@ class _Rate:
         self._most = most
         self._seconds = seconds
         self._clock = clock
-        self._windows: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        self._windows = Recent[str, tuple[float, int]](MOST_KNOWN)
 
     def take(self, name: str) -> bool:
         now = self._clock()
@@ -55,9 +55,6 @@ class _Rate:
         if count >= self._most:
             return False
         self._windows[name] = began, count + 1
-        self._windows.move_to_end(name)
-        if len(self._windows) > MOST_KNOWN:
-            self._windows.popitem(last=False)
         return True
 
 
@@ -67,28 +64,15 @@ class Documents:
     def __init__(self, fetcher: Fetcher, clock: Callable[[], float] = time.monotonic) -> None:
         self._fetcher = fetcher
         self._clock = clock
-        self._good: OrderedDict[str, _Known] = (
-            OrderedDict()
-        )  # the last documents that there were, by when they were used
-        self._failed: OrderedDict[str, _Known] = OrderedDict()
+        self._good = Recent[str, _Known](MOST_KNOWN)  # documents that there were, by when they were last used
+        self._failed = Recent[str, _Known](MOST_KNOWN)
         self._by_host = _Rate(PER_HOST, PER_HOST_SECONDS, clock)
         self._in_all = _Rate(IN_ALL, IN_ALL_SECONDS, clock)
         self._fetching = PerLoop[dict[str, asyncio.Task[_Known]]]()
 
     async def find(self, id: str) -> Mapping[str, Any]:
         """Return the document of a client. Raises `OAuthError`."""
-        try:
-            parts = urlsplit(id) if len(id) <= LONGEST and "#" not in id else None
-        except ValueError:  # brackets without an address
-            parts = None
-        segments = parts.path.split("/") if parts is not None else ["."]
-        if parts is None or parts.path in ("", "/") or "." in segments or ".." in segments or "@" in parts.netloc:
-            raise OAuthError("invalid_client", "The client_id is no address of a client's document", 401)
-        try:
-            is_plain = self._fetcher.check(id) == id  # or a host could be shown in letters that look like another's
-        except UnfitUrl:
-            is_plain = False
-        if not is_plain:
+        if not self._is_address(id):
             raise OAuthError("invalid_client", "The client_id is no address of a client's document", 401)
         document = await self._look(id)
         if document.get("client_id") != id:
@@ -96,6 +80,17 @@ class Documents:
         if "client_secret" in document or not isinstance(document.get("client_name", ""), str):
             raise OAuthError("invalid_client", f"{id} is no document of a client", 401)
         return document
+
+    def _is_address(self, id: str) -> bool:
+        """Return whether an id is an address with a path, in the plain letters in which no host looks like another."""
+        try:
+            parts = urlsplit(id) if len(id) <= LONGEST and "#" not in id else None
+            if parts is None or self._fetcher.check(id) != id:
+                return False
+        except (ValueError, UnfitUrl):  # brackets without an address
+            return False
+        segments = parts.path.split("/")
+        return parts.path not in ("", "/") and "." not in segments and ".." not in segments and "@" not in parts.netloc
 
     async def keys(self, document: Mapping[str, Any], *, anew: bool = False) -> Mapping[str, Any]:
         """Return the keys of a client: those in its document, or at the address that this names.
@@ -143,15 +138,11 @@ class Documents:
         if known.until > now:
             kept = self._failed if known.document is None else self._good
             kept[url] = known
-            kept.move_to_end(url)
-            if len(kept) > MOST_KNOWN:
-                kept.popitem(last=False)
         return known
 
     async def _ask(self, url: str, now: float) -> _Known:
         failed = _Known(now, now + FAILED)
         try:
-            self._fetcher.check(url)
             fetched = await self._fetcher.fetch("GET", url, headers={"Accept": "application/json"}, most=MOST_BYTES + 1)
         except UnfitUrl as error:
             return failed._replace(why=str(error))
@@ -174,9 +165,8 @@ _OK, _TOO_MANY, _THEIR_FAULT = 200, 429, 500
 
 def _fresh(cache_control: str) -> float:
     """Return for how long a document counts, in seconds (OAuth Client ID Metadata Document, Metadata Caching)."""
-    said = {
-        name.strip().lower(): value for name, _, value in (each.partition("=") for each in cache_control.split(","))
-    }
+    parts = (each.partition("=") for each in cache_control.split(","))
+    said = {name.strip().lower(): value for name, _, value in parts}
     age = said.get("max-age", "").strip(' "')
     if "no-store" in said or "no-cache" in said:
         return LEAST_FRESH

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from ..auth.fetching import check_issuer, fetch_json
 from ..crypto.digests import challenge_of
 from ..errors import IssuerUnavailable, ProviderRefused, SetupError
-from .providers import JSON, Keep, Oidc
+from .providers import JSON, Oidc
 from .records import Upstream
 from .web import with_parameters
 
@@ -75,14 +75,6 @@ class GitHub(Oidc):
         upstream = self._upstream(await self._tokens(form))
         return upstream, await self._person(upstream)
 
-    async def renew(self, upstream: Upstream, subject: str, keep: Keep | None = None) -> tuple[Upstream, JSON | None]:
-        if upstream.refresh:  # of a GitHub App
-            form = {"grant_type": "refresh_token", "refresh_token": upstream.refresh}
-            upstream = self._upstream(await self._tokens(form), upstream)
-            if keep is not None:
-                await keep(upstream)
-        return upstream, await self.told(upstream, subject)
-
     async def told(self, upstream: Upstream, subject: str) -> JSON | None:
         found = await self._person(upstream)
         if found["sub"] != subject:
@@ -111,12 +103,7 @@ class GitHub(Oidc):
         return await self._post(f"{self.issuer}/login/oauth/access_token", form, ["client_secret_post"])
 
     async def _person(self, upstream: Upstream) -> JSON:
-        try:
-            found = await fetch_json(f"{self._api}/user", bearer=upstream.access)
-        except IssuerUnavailable as error:
-            if error.status == 401:
-                raise ProviderRefused("the token at GitHub was revoked") from None
-            raise
+        found = await self._asked_as(upstream, f"{self._api}/user")
         if not isinstance(found.get("id"), int):
             raise IssuerUnavailable("GitHub did not say who it is")
         names = {"preferred_username": found.get("login"), "name": found.get("name") or found.get("login")}
@@ -149,10 +136,8 @@ class Google(Oidc):
         issuer: str = "https://accounts.google.com",
     ) -> None:
         super().__init__(issuer, client_id=client_id, client_secret=client_secret, scopes=scopes)
-        self._issuers = (
-            issuer,
-            issuer.partition("://")[2],
-        )  # "Always https://accounts.google.com or accounts.google.com"
+        # "Always https://accounts.google.com or accounts.google.com".
+        self._issuers = issuer, issuer.partition("://")[2]
 
     def covers(self, granted: Sequence[str], scope: str) -> bool:
         # It calls `email` and `profile` otherwise in the scopes of a token ("OAuth 2.0 Scopes for Google APIs").

@@ -295,11 +295,11 @@ class Oidc:
                 claims = verify(written, again, algorithm, issuer=self._issuers, has_audience=True, leeway=60.0)
         except AuthenticationError as error:
             raise ProviderRefused(f"the id_token is not valid: {error}") from None
-        own, audience = self._credentials[0], claims["aud"] if claims is not None else None
         if claims is None:  # or its keys are changing now: no reason to end a login that is refreshed
             raise IssuerUnavailable(f"no known key of {self.issuer} has signed the id_token")
         if not isinstance(claims["sub"], str) or not claims["sub"]:
             raise ProviderRefused("the id_token is about nobody")
+        own, audience = self._credentials[0], claims["aud"]
         if own not in (audience if isinstance(audience, list) else [audience]) or claims.get("azp", own) != own:
             raise ProviderRefused("the id_token is for another client")
         return claims
@@ -311,13 +311,15 @@ class Oidc:
 
     async def _told(self, upstream: Upstream) -> JSON:
         address = (await self.metadata()).get("userinfo_endpoint")
-        if not isinstance(address, str):
-            return {}
+        return await self._asked_as(upstream, address) if isinstance(address, str) else {}
+
+    async def _asked_as(self, upstream: Upstream, url: str) -> JSON:
+        """Return what an address says to a person. Raises `IssuerUnavailable`."""
         try:
-            return await fetch_json(address, bearer=upstream.access)
+            return await fetch_json(url, bearer=upstream.access)
         except IssuerUnavailable as error:
             if error.status == _NOT_TAKEN:
-                raise ProviderRefused("the issuer does not take the person's token any more") from None
+                raise ProviderRefused(f"{self.issuer} does not take the person's token any more") from None
             raise
 
 

@@ -1,7 +1,6 @@
 """What a login gives: codes, access tokens and refresh tokens, each a sealed record of one family."""
 
 import secrets
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any
@@ -11,6 +10,7 @@ from ..protocol.callers import Principal
 from .clients import is_document
 from .families import Families
 from .providers import JSON, Oidc, kept
+from .recent import Recent
 from .records import About, Access, Asked, Code, Grant, Refresh, Seals, Upstream
 from .upstream_tokens import EARLY, UpstreamRows
 
@@ -47,7 +47,7 @@ class Issuing:
         self._access_seconds = access_seconds
         self._refresh_seconds = refresh_seconds
         # What the provider gave, by login, where a refresh failed after that: it takes the former tokens no more.
-        self._unsent: OrderedDict[str, Upstream] = OrderedDict()
+        self._unsent = Recent[str, Upstream](_MOST_UNSENT)
 
     async def code(self, issuer: str, asked: Asked, upstream: Upstream, claims: JSON, own: set[str]) -> str:
         """Return the code for a person who has logged in. Raises `NotAdmitted`, `IssuerUnavailable`."""
@@ -110,25 +110,23 @@ class Issuing:
 
     async def _renewed(self, grant: Grant, upstream: Upstream) -> tuple[Upstream, JSON | None]:
         """Return the person's tokens, refreshed where they end soon, or where `allow=` is to be asked again."""
-        who = principal_of(grant)
         if self._rows is None:
-            if not self._is_to_renew(upstream):
-                return upstream, None
-            return await self._renewed_here(grant, upstream)
-        row, claims = await self._rows.get(grant.family), None
-        found = None if row is None else row.upstream
-        if found is not None and self._is_to_renew(found):
-            before = found
-            found, claims = await self._rows.renew(grant.family, who, None if self._allow else before)
-            if found is not None and found != before:
-                return found, claims
-        found = await self._rows.keep_on(grant.family, who)  # or the row would end before its family
-        if found is None:
+            return await self._renewed_here(grant, upstream) if self._is_to_renew(upstream) else (upstream, None)
+        who, claims = principal_of(grant), None
+        if (row := await self._rows.get(grant.family)) is not None and self._is_to_renew(row.upstream):
+            renewed, claims = await self._rows.renew(grant.family, who, None if self._allow else row.upstream)
+            if renewed is not None and renewed != row.upstream:  # and stored
+                return renewed, claims
+        kept_on = await self._rows.keep_on(grant.family, who)  # or the row would end before its family
+        if kept_on is None:
             raise ProviderRefused("the store has no tokens of this login any more")
-        return found, claims
+        return kept_on, claims
 
     def _is_to_renew(self, upstream: Upstream) -> bool:
-        """Return whether the provider is asked: `allow=` is to be asked again, or the person's token ends soon."""
+        """Return whether the provider is asked: `allow=` is to be asked again, or the person's token ends soon.
+
+        Raises `ProviderRefused` where the token has ended for good.
+        """
         if upstream.expires and not upstream.refresh and upstream.expires <= self._clock():
             raise ProviderRefused("the token of the person has ended, and can't be refreshed")
         ends = bool(upstream.expires) and upstream.expires < self._clock() + self._access_seconds + EARLY
@@ -139,8 +137,6 @@ class Issuing:
 
         async def keep(renewed: Upstream) -> None:
             self._unsent[grant.family] = renewed
-            if len(self._unsent) > _MOST_UNSENT:
-                self._unsent.popitem(last=False)
 
         return await self._provider.renew(self._unsent.get(grant.family, upstream), grant.subject, keep)
 
@@ -188,6 +184,7 @@ _NEEDS_STORE = (
 )
 
 
+# For the person.
 _CANT = "This server can't take your account: its operator has to give it a database. The log says why"
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -22,6 +21,7 @@ from ..storage.base import Store
 from ..storage.quotas import Quotas
 from .families import Families
 from .providers import JSON, Oidc
+from .recent import Recent
 from .records import About, Grant, Upstream
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ _KEPT = 600.0  # how long it is known that a token was refreshed, in seconds
 _PAUSE = 0.1
 
 MOST_UNPUT = 1000
+
+MOST_BROUGHT = 1000  # tokens that are at hand for tasks, each of 2 KB at most
+
+LOOKED_AT = 500  # rows that are read at once
 
 
 class Row(NamedTuple):
@@ -70,12 +74,10 @@ class UpstreamRows:
         self._rows = _sealed(row_codec(ring, LOGIN_TOKENS, in_memory=store.in_memory))
         self._renewing: set[asyncio.Task[Renewed]] = set()
         # What a provider gave that the store did not take, by family: it takes the former tokens no more.
-        self._unput: OrderedDict[str, Row] = OrderedDict()
+        self._unput = Recent[str, Row](MOST_UNPUT)
 
     async def put(self, upstream: Upstream, about: About) -> None:
         self._unput[about.family] = Row(upstream, about)
-        if len(self._unput) > MOST_UNPUT:
-            self._unput.popitem(last=False)
         await self._put(upstream, about, keep=self._seconds)
         self._unput.pop(about.family, None)
 
@@ -192,9 +194,6 @@ def _key(family: str) -> str:
     return digest_parts("login upstream", family)
 
 
-MOST_BROUGHT = 1000  # tokens that are at hand for tasks, each of 2 KB at most
-
-
 class _Brought(NamedTuple):
     """A token that came within one of ours, and until when that counts."""
 
@@ -218,8 +217,8 @@ class UpstreamTokens:
         self._families = families
         self._refusals = refusals
         self._clock = clock
-        self._brought: OrderedDict[str, _Brought] = OrderedDict()
-        self._asked: OrderedDict[str, str] = OrderedDict()  # which token there was when a task asked
+        self._brought = Recent[str, _Brought](MOST_BROUGHT)
+        self._asked = Recent[str, str](MOST_BROUGHT)  # which token there was when a task asked
 
     def login_of(self, grant: Grant, upstream: Upstream, until: float) -> str:
         """Return what names a login for its tasks; keep what a request brought at hand for these.
@@ -232,9 +231,6 @@ class UpstreamTokens:
         known = self._brought.get(login)
         if upstream.access and (known is None or known.until <= until):  # requests overtake each other
             self._brought[login] = _Brought(until, grant, upstream)
-            self._brought.move_to_end(login)
-            if len(self._brought) > MOST_BROUGHT:
-                self._brought.popitem(last=False)
         return login
 
     async def token(self, call: Call, scopes: Sequence[str], *, task: str = "", asked: int = 0) -> str | None:
@@ -285,12 +281,8 @@ class UpstreamTokens:
         token = "" if known is None else digest_parts(known.grant.family, str(known.until))
         if asked and self._asked.get(f"{task} {asked - 1}") == token:
             raise ToolError("The answer did not come from the application that this was started with. Start it again.")
-        self._asked.setdefault(f"{task} {asked}", token)
-        if len(self._asked) > MOST_BROUGHT:
-            self._asked.popitem(last=False)
-
-
-LOOKED_AT = 500  # rows that are read at once
+        if (now := f"{task} {asked}") not in self._asked:  # or the round runs again
+            self._asked[now] = token
 
 
 async def logins_in(store: "SQLStore", ring: KeyRing) -> list[About]:

@@ -34,7 +34,7 @@ from ..flow.waits import (
 )
 from ..logs import logger
 from ..logs.refusals import RefusalLog
-from ..protocol.callers import Caller
+from ..protocol.callers import Caller, Principal
 from ..protocol.messages import JSON, Question
 from ..storage.quotas import Callers
 from ..storage.rows import ENDED, TaskRow, WaitRow
@@ -115,9 +115,7 @@ class WaitDesk:
     def may_answer(self, wait: str, by: Caller) -> bool:
         """Return whether somebody may answer such waits, as far as that can be said without looking one up."""
         declared = self.waits.get(wait)
-        if declared is None or by.principal is None:
-            return False
-        return person_in(declared.who) is not None or admits(declared.who, by)
+        return declared is not None and by.principal is not None and _may_admit(declared, by)
 
     # What is done with them
 
@@ -175,8 +173,7 @@ class WaitDesk:
             question = self._opened(named, row, questions, by).question
             if "to" in question.params:
                 raise ToolError(_PASSED_ON)
-            asker = question.params["asker"]
-            if self._wait_of(named).four_eyes and asker is not None and _may_be_same(to.principal.person, tuple(asker)):
+            if _is_of_asker(self._wait_of(named), question, to.principal):
                 raise ToolError(_BEGAN_IT)
             questions.open[named.key] = question.having(to=dump_who("ctx.pass_on", to), passed_by=origin)
             return True
@@ -237,7 +234,7 @@ class WaitDesk:
     def _opened(self, named: _Named, row: TaskRow, questions: Questions, by: Caller) -> _Opened:
         """Return an open wait that somebody may answer. Raises `ToolError`."""
         wait, question = self._wait_of(named), questions.open.get(named.key)
-        if person_in(wait.who) is None and not admits(wait.who, by):
+        if not _may_admit(wait, by):
             raise ToolError(_NO_TICKET)
         if question is None or digest(question.digest) != named.question:
             raise AlreadyAnswered if self._was_answered(named, row, questions) else Withdrawn
@@ -251,12 +248,12 @@ class WaitDesk:
     def _refused(self, wait: Wait[Any, Any], question: Question, by: Caller) -> str:
         """Return why somebody may not answer; empty for nothing."""
         # Whoever it was handed over to stands for the one person who was named before. Scopes count still.
-        asker, to = question.params["asker"], question.params.get("to")
+        to = question.params.get("to")
         given = [each for each in (wait.who, question.params["who"]) if each]
         asked = given if to is None else [to, *(each for each in given if person_in(each) is None)]
         if by.principal is None or not all(admits(each, by) for each in asked):
             return _NO_TICKET
-        if wait.four_eyes and (asker is None or _may_be_same(by.principal.person, tuple(asker))):
+        if _is_of_asker(wait, question, by.principal):
             return _OWN
         return ""
 
@@ -349,7 +346,17 @@ class WaitDesk:
         )
 
 
-def _may_be_same(one: tuple[str, str], other: tuple[str, str]) -> bool:
-    """Return whether two may be one person: of one of them it may not be known who names them."""
-    (issuer, subject), (other_issuer, other_subject) = one, other
-    return subject == other_subject and (issuer == other_issuer or not issuer or not other_issuer)
+def _may_admit(wait: Wait[Any, Any], by: Caller) -> bool:
+    """Return whether a wait may be for somebody: one for a person may have been handed over to them."""
+    return person_in(wait.who) is not None or admits(wait.who, by)
+
+
+def _is_of_asker(wait: Wait[Any, Any], question: Question, by: Principal) -> bool:
+    """Return whether somebody else has to answer, since this person may be the one who began the flow."""
+    if not wait.four_eyes:
+        return False
+    if (asker := question.params["asker"]) is None:
+        return True
+    (issuer, subject), (own_issuer, own_subject) = asker, by.person
+    # Of a name without an issuer, nobody knows whose it is.
+    return subject == own_subject and (issuer == own_issuer or not issuer or not own_issuer)
