@@ -219,16 +219,13 @@ class _Keywords:
         return function
 
     def check(self, args: Sequence[Any], given: Any) -> Any:
-        unknown = {
-            option: f"{option}={_instead(option, self._hints, self._known)}"
-            for option in given
-            if option not in self._known
-        }
+        unknown = [option for option in given if option not in self._known]
+        old = [option for option in unknown if self._hints.get(option) in renamed.OPTIONS]
+        if old and renamed.is_collected(self._refusal(old)):
+            given = {option: value for option, value in given.items() if option not in old}
+            unknown = [option for option in unknown if option not in old]
         if unknown:
-            message = f"{self._name}() has no option {', and no '.join(unknown.values())}"
-            if not (renamed.ALL.issuperset(unknown) and renamed.is_collected(message)):
-                raise TypeError(message)
-            given = {option: value for option, value in given.items() if option in self._known}
+            raise TypeError(self._refusal(unknown))
         if len(args) > len(self._in_order):
             raise TypeError(f"{self._name}() takes only {self._in_order[-1]!r} by position; give the others by name")
         try:
@@ -236,6 +233,10 @@ class _Keywords:
         except TypeError as error:
             raise TypeError(f"{self._name}(): {error}") from None
         return given
+
+    def _refusal(self, unknown: Iterable[str]) -> str:
+        each = (f"{option}={_instead(option, self._hints, self._known)}" for option in unknown)
+        return f"{self._name}() has no option {', and no '.join(each)}"
 
 
 def _instead(option: str, hints: Mapping[str, str], known: Iterable[str]) -> str:

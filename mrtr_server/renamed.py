@@ -43,7 +43,8 @@ PUBLIC: Mapping[str, str] = {
     "mrtr_server.testing.Task": "TaskView",
 }
 
-ALL = frozenset({*SERVER_OPTIONS, *TOOL_OPTIONS, *RESOURCE_OPTIONS})
+OPTIONS = frozenset({*SERVER_OPTIONS.values(), *TOOL_OPTIONS.values(), *RESOURCE_OPTIONS.values()})
+"""What each option was replaced by, since another function may never have had an option of that name."""
 
 VARIABLES: Mapping[str, str] = {
     **{f"MRTR_{name.upper()}": f"MRTR_INFO_{name.upper()}" for name in _IN_INFO if name != "icons"},

@@ -65,13 +65,18 @@ def check(app: str, app_dir: str, host: str, workers: int, strict: bool) -> None
 
 def _find(app: str, app_dir: str) -> Any:
     """Import the application. Raises `click.ClickException`; for old names, with all of them that it uses."""
+    found, wrong = None, ""
     with collecting() as old:
         try:
-            return find(app, app_dir)
-        finally:
-            if old:  # whatever else is wrong may come of them
-                lines = dict.fromkeys(f"{place}: {message}" for place, message in old)
-                raise click.ClickException("\n".join(("names of the release before:", *lines))) from None
+            found = find(app, app_dir)
+        except click.ClickException as error:
+            wrong = error.message
+    if old:
+        lines = dict.fromkeys(f"{place}: {message}" for place, message in old)
+        raise click.ClickException("\n".join(("names of the release before:", *lines, *([wrong] if wrong else ()))))
+    if wrong:
+        raise click.ClickException(wrong)
+    return found
 
 
 def _review(server: MRTRServer, found: Any, app: str, host: str, workers: int) -> list[Finding]:

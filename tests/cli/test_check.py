@@ -542,6 +542,18 @@ lifespan = app.lifespan
             "9: MRTRServer has no 'lifespan': it is running() now",
         ]
 
+    def test_what_else_is_wrong_stands_beside_them(self, tmp_path: Path) -> None:
+        text = 'from mrtr_server import Client, MRTRServer\napp = MRTRServer("old", title="t", nosuch=1)\n'
+        result = self.run(tmp_path, "old_and_wrong", text)
+        assert "1: mrtr_server.Client is ClientInfo now" in result.output
+        assert "2: MRTRServer() has no option title=: use info=ServerInfo(title=...)\n" in result.output
+        assert "TypeError: MRTRServer() has no option nosuch=" in result.output
+
+    def test_an_option_that_the_function_never_had_is_no_name_of_the_release_before(self, tmp_path: Path) -> None:
+        result = self.run(tmp_path, "never", 'from mrtr_server import MRTRServer\napp = MRTRServer("never", ttl=3)\n')
+        assert "names of the release before" not in result.output
+        assert "TypeError: MRTRServer() has no option ttl=" in result.output
+
     def test_elsewhere_the_first_of_them_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "old.py").write_text("import mrtr_server\napp = mrtr_server.Client\n")
         result = CliRunner().invoke(main, ["worker", "old:app", "--app-dir", str(tmp_path)])
