@@ -85,6 +85,7 @@ ONLY_IMPORTERS = {
                 "gate",
                 "routing",
                 "server_card",
+                "sites",
             )
         ),
         *(f"auth.{each}" for each in ("fixed_tokens", "jwt_keys", "oauth", "token_backend")),

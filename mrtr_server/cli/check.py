@@ -80,7 +80,7 @@ def _find(app: str, app_dir: str) -> Any:
 
 
 def _review(server: MRTRServer, found: Any, app: str, host: str, workers: int) -> list[Finding]:
-    from ..transport.routing import sites_in  # loads the routes of Starlette
+    from ..transport.sites import sites_in  # loads the routes of Starlette
 
     around = [found] if found is not server else []
     sites: list[Any] = [*around, *sites_in(vars(sys.modules[app.partition(":")[0]]).values(), server)] or [None]

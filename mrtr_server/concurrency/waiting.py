@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from .running import PerLoop, running_loop
@@ -28,8 +28,10 @@ class Changes(Protocol[C]):
         ...
 
 
-Ending = Callable[[Callable[[], object]], AbstractContextManager[object]]
-"""For as long as a block lasts, calls a function when a wait is to end: the server drains, or the client leaves."""
+Stop = Callable[[], object]
+
+Ending = Callable[[Callable[[], object]], Stop]
+"""Calls a function when a wait is to end, since the server drains or the client leaves; until it is told to stop."""
 
 
 def growing(first: float, longest: float, factor: float = 2.0) -> Iterator[float]:
@@ -60,13 +62,16 @@ async def wait_until(
     `at_once`: False where nothing can have happened yet.
     """
     hearing = _Hearing(changes, deadline, pauses)
-    with ExitStack() as stack:
-        for ending in endings:
-            stack.enter_context(ending(hearing.end))
+    watching: list[Stop] = []
+    try:
+        watching.extend(ending(hearing.end) for ending in endings)
         found = await look(None) if at_once else None
         while found is None and not hearing.is_over:
             found = await look(await hearing.next())
         return found
+    finally:
+        for stop in watching:
+            stop()
 
 
 class _Hearing(Generic[C]):

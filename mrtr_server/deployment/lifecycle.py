@@ -131,10 +131,11 @@ class Lifecycle:
                 if run_tasks:
                     self._worker.start()
                 self._courier.start()
+                stop = self._admission.on_drain(self._log_draining)
                 try:
-                    with self._admission.on_drain(self._log_draining):
-                        yield
+                    yield
                 finally:
+                    stop()
                     self._admission.shut_down()
                     finishing = [redeemer.finish(shutdown) for redeemer in self._redeemers]
                     await asyncio.gather(self._worker.close(), self._courier.close(), *finishing)  # in the same seconds

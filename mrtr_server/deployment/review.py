@@ -331,7 +331,7 @@ def _review_logins(settings: Settings[Any], shared: SharedResources, workers: in
 def _review_site(settings: Settings[Any], server: object, site: object) -> Iterator[Finding]:
     if site is None or not getattr(settings.auth, "authorization_servers", ()):
         return
-    from ..transport.routing import paths_of, routes_of  # loads the routes of Starlette; the site has done that
+    from ..transport.sites import paths_of, routes_of  # loads the routes of Starlette; the site has done that
 
     for mount, path in paths_of(routes_of(site), server):
         places = (mount + WELL_KNOWN + path, WELL_KNOWN + mount + path)

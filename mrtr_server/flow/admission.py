@@ -3,14 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from typing import NamedTuple, assert_never
 
 from ..concurrency.running import running_loop
 from ..concurrency.shutdown import ShutdownDeadline
+from ..concurrency.waiting import Stop
 from ..errors import overloaded
 from ..limits import Limits
 from ..protocol.messages import YieldReason
@@ -254,17 +255,16 @@ class Admission:
         self.draining = False
         self.is_open = self._unlimited
 
-    @contextmanager
-    def on_drain(self, callback: Callable[[], object]) -> Iterator[None]:
-        """Call a function on this event loop when draining begins, at once if it has, and maybe twice."""
+    def on_drain(self, callback: Callable[[], object]) -> Stop:
+        """Call a function on this event loop when draining begins, at once if it has, and maybe twice.
+
+        Return what stops that.
+        """
         notify = partial(running_loop().call_soon_threadsafe, callback)
         self._watching.add(notify)
-        try:
-            if self.draining:
-                notify()
-            yield
-        finally:
-            self._watching.discard(notify)
+        if self.draining:
+            notify()
+        return partial(self._watching.discard, notify)
 
     # Calls
 
@@ -346,14 +346,15 @@ class Admission:
             if not turn.done() and may_leave():
                 turn.set_result(TurnEnd.LEAVES)
 
+        stop = self.on_drain(turn_away)
         try:
-            with self.on_drain(turn_away):
-                end = await turn
+            end = await turn
         except asyncio.CancelledError:
             if not turn.cancelled() and turn.result() is TurnEnd.RUNS:  # just as the client left
                 self._pass_on()
             raise
         finally:
+            stop()
             self._line.leave(turn)
         match end:
             case TurnEnd.RUNS:

@@ -6,8 +6,8 @@ next round. The handler knows nothing of that: it runs from the top, against its
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
@@ -83,7 +83,7 @@ class LiveCalls:
     async def _begin(self, running: "_Running", channel: Channel) -> Outcome:
         """Run the first round of a call; or, of one that the client repeats since its pages are done, the next."""
         call, pages = running.call, self._parts.pages
-        with store_needed():
+        with store_needed:
             event = None if channel.can_stream else await pages.find(call, self._parts.clock())
             if event is None:
                 return await self._first_rounds.run(call, channel, self._dispatch)
@@ -102,7 +102,7 @@ class LiveCalls:
 
     async def _resume(self, running: "_Running", channel: Channel, event: StreamEvent) -> Outcome | None:
         call = running.call
-        with store_needed():
+        with store_needed:
             if await self._is_cancelled(call):
                 return None
             if call.method == TASK_RESULT:
@@ -126,13 +126,13 @@ class LiveCalls:
 
     async def _wait_for_task(self, call: Call, channel: Channel, event: StreamEvent) -> Outcome | None:
         cancelled = self._cancellation_of(call)
-        with store_needed():
+        with store_needed:
             return await self._task_streams.serve(call, channel, event, cancelled, lambda: self._is_cancelled(call))
 
     async def take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
         """Keep an answer, with retries: no client sends it again. Return whether the id is that of a question."""
         began, pause = time.monotonic(), LONGEST_PAUSE / 16
-        with store_needed():
+        with store_needed:
             while True:
                 try:
                     return await self._take(id, read, principal)
@@ -171,7 +171,7 @@ class LiveCalls:
                     return None
             elif not await self._have_room(running, channel, event.size):
                 return None
-            call = replace(channel.load(event.origin), state=event.state, answers=answers, grace=KEPT_AFTER)
+            call = channel.load(event.origin, event.state, answers, KEPT_AFTER)
             del answers
             outcome = await self._redeem(call, event, running, channel)
             del call  # before the next wait
@@ -204,7 +204,7 @@ class LiveCalls:
         """End a call that can't stay open with the pages that it asks for, if that is all. Raises `PagesRequired`."""
         parts, call = self._parts, channel.load(event.origin)
         if parts.pages.may_end_with(event.questions, call, is_shared=parts.is_shared):
-            with store_needed():
+            with store_needed:
                 raise await parts.pages.end_with(event, call, parts.clock())
 
     async def _ask(
@@ -222,7 +222,7 @@ class LiveCalls:
         if not channel.can_stream:
             raise InvalidRequest("This call asks a question, which needs Accept: text/event-stream")
         id = parts.events.seal(event, principal)
-        with parts.held_streams.hold(person_of(principal)), store_needed():
+        with parts.held_streams.hold(person_of(principal)), store_needed:
             await parts.events.keep(id)
             cancelled, is_cancelled = self._cancellation_of(call), partial(self._is_cancelled, call)
             rest = partial(_rest, event, id, running)
@@ -264,7 +264,7 @@ class LiveCalls:
         """Close the stream, so that its client continues at another replica."""
         if not channel.gone:
             id = self._parts.events.seal(event, running.call.principal)
-            with store_needed():
+            with store_needed:
                 await self._parts.events.keep(id)
             channel.prime(id.after(event.sent), RETRY)
 
@@ -385,13 +385,18 @@ class _Running:
 _Open = dict[tuple[str, str | int], list[_Running]]
 
 
-@contextmanager
-def store_needed() -> Iterator[None]:
-    """Turn an outage of the store in the block into an error for the client."""
-    try:
-        yield
-    except StoreUnavailable as error:
-        raise Unavailable(report_outage(error, "A question of an open call needs the store")) from None
+class _StoreNeeded:
+    """Turns an outage of the store in a block into an error for the client."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, StoreUnavailable):
+            raise Unavailable(report_outage(error, "A question of an open call needs the store")) from None
+
+
+store_needed = _StoreNeeded()
 
 
 def _key(call: Call) -> tuple[str, str | int]:

@@ -1,8 +1,8 @@
 """A call that waits for answers: its questions, the connection of its client that has them, and its first round."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from ..concurrency.places import Portion
 from ..concurrency.running import running_loop
-from ..concurrency.waiting import wait_until
+from ..concurrency.waiting import Stop, wait_until
 from ..errors import Full, NotExecuted, ProtocolError, RequestError, StoreUnavailable
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Call, Change, Dispatch, Outcome, Outlet, PageReported, Question, Unfinished
@@ -53,8 +53,10 @@ class Channel(Outlet, Protocol):
     def origin(self) -> Origin:
         """Return the request that opened the call, as it was sent."""
 
-    def load(self, origin: Origin) -> Call:
-        """Return the call of a request, as it was before any round of it. Raises `RequestError`."""
+    def load(
+        self, origin: Origin, state: str | None = None, answers: Mapping[str, JSON] | None = None, grace: float = 0.0
+    ) -> Call:
+        """Return the call of a request: as it was before any round of it, or for the round that has a state."""
 
     def on_start(self, id: Callable[[], str] | None) -> None:
         """Set which id the first event has, if a stream starts by itself; None for none."""
@@ -81,25 +83,22 @@ class Channel(Outlet, Protocol):
         """Note whether the call waits for a person, so that there is progress to be shown."""
 
 
-@contextmanager
-def leaving(channel: Channel, end: Callable[[], object]) -> Iterator[None]:
-    """Call a function when the client leaves, for as long as the block lasts; at once if it has left."""
+def leaving(channel: Channel, end: Callable[[], object]) -> Stop:
+    """Call a function when the client leaves; at once if it has left. Return what stops that."""
     channel.on_gone(end)
-    try:
-        yield
-    finally:
+    return partial(channel.on_gone, None)
+
+
+def held_open(channel: Channel, end: Callable[[], object]) -> Stop:
+    """Do the same for a call that waits for a person: its client is shown progress meanwhile."""
+
+    def stop() -> None:
+        channel.waits(False)
         channel.on_gone(None)
 
-
-@contextmanager
-def held_open(channel: Channel, end: Callable[[], object]) -> Iterator[None]:
-    """Do the same for a call that waits for a person: its client is shown progress meanwhile."""
-    with leaving(channel, end):
-        channel.waits(True)
-        try:
-            yield
-        finally:
-            channel.waits(False)
+    channel.on_gone(end)
+    channel.waits(True)
+    return stop
 
 
 class OpenQuestions:

@@ -192,11 +192,20 @@ class HandshakeDialect(dialect.Dialect):
         if client.capabilities is not None:
             dialect.check_declared(client.capabilities, needs)
 
-    def load_again(self, call: Call, params: JSON) -> Call:
-        """Return a call as it was before its first round, with the parameters of its request as they were sent."""
+    def load_again(
+        self, call: Call, params: JSON, state: str | None, answers: Mapping[str, JSON] | None, grace: float
+    ) -> Call:
+        """Return a call with the parameters of its request as they were sent, and what a later round of it has."""
         arguments = dialect.read_arguments(params) if call.method in dialect.WITH_ARGUMENTS else {}
-        trace = call.trace.again()
-        return replace(call, params=params, arguments=arguments, state=None, answers=None, trace=trace)
+        return replace(
+            call,
+            params=params,
+            arguments=arguments,
+            state=state,
+            answers=answers,
+            trace=call.trace.again(),
+            grace=grace,
+        )
 
     def load_answer(self, envelope: Envelope) -> JSON:
         """Return the answer in a response to a question; see `read_response`."""

@@ -144,7 +144,7 @@ class ResourceMetadata:
 
 def is_served(scope: Scope, path: str) -> bool:
     """Return whether the site that passes a request on would serve the metadata at a path; True if it has no routes."""
-    from .routing import routes_of, serves  # loads the routes of Starlette; the site has done that
+    from .sites import routes_of, serves  # loads the routes of Starlette; the site has done that
 
     outside = {key: value for key, value in scope.items() if key not in ("app_root_path", "raw_path", "path_params")}
     root = scope.get("app_root_path", scope.get("root_path", ""))

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from itertools import repeat
@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ..concurrency.places import Portion
 from ..concurrency.running import PerLoop, runs_here
-from ..concurrency.waiting import wait_until
+from ..concurrency.waiting import Stop, wait_until
 from ..errors import InvalidRequest, RequestError
 from ..flow.admission import Admission
 from ..protocol.callers import NO_SCOPES, Principal, Sender, principal_of, scopes_of
@@ -264,11 +264,9 @@ class Connection:
                 await self._write_if_any(writer.closed())
             await self.end()
 
-    @contextmanager
-    def _kept_open(self, end: Callable[[], object]) -> Iterator[None]:
+    def _kept_open(self, end: Callable[[], object]) -> Stop:
         self._saying = asyncio.Lock()
-        with recurring(KEEP_ALIVE, partial(self._comment, end, copy_context())):
-            yield
+        return recurring(KEEP_ALIVE, partial(self._comment, end, copy_context()))
 
     def _comment(self, end: Callable[[], object], context: Context) -> None:
         """Write a comment, where nothing is being written. It takes a task only where that may wait for the client."""
@@ -289,13 +287,8 @@ class Connection:
         if data:
             await self.write_event(data)
 
-    @contextmanager
-    def _gone(self, end: Callable[[], object]) -> Iterator[None]:
-        watcher = self.loop.create_task(self._wait_until_gone(end))
-        try:
-            yield
-        finally:
-            watcher.cancel()
+    def _gone(self, end: Callable[[], object]) -> Stop:
+        return self.loop.create_task(self._wait_until_gone(end)).cancel
 
     # Writing
 

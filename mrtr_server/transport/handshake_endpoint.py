@@ -192,7 +192,7 @@ class HandshakeEndpoint:
     async def _resume(self, last: str, connection: Connection) -> None:
         event: StreamEvent | None = None
         if not last.startswith(ENDED):
-            with store_needed():
+            with store_needed:
                 event = await self._live.events.unseal(last, connection.principal)
         if event is None:
             await self._refuse(connection)

@@ -1,9 +1,9 @@
 """Comments keep streams open where nothing else is said, with one timer for all streams of an event loop."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import Context
+from functools import partial
 
 from ..concurrency.running import PerLoop, running_loop
 
@@ -14,9 +14,8 @@ EARLY = 1 / 16
 """The part of the time between comments by which one may be early, so that many have one timer."""
 
 
-@contextmanager
-def recurring(seconds: float, act: Callable[[], object]) -> Iterator[None]:
-    """Call a function again and again, as long as the block lasts; it is cheap where there are thousands of them.
+def recurring(seconds: float, act: Callable[[], object]) -> Callable[[], object]:
+    """Call a function again and again; it is cheap where there are thousands of them. Return what stops that.
 
     `seconds`: between two calls. Those who give the same share a timer.
     `act`: raises nothing, and waits for nothing.
@@ -24,10 +23,7 @@ def recurring(seconds: float, act: Callable[[], object]) -> Iterator[None]:
     known: dict[float, _Round] = _rounds.here(dict)
     turns = known.get(seconds) or known.setdefault(seconds, _Round(seconds))
     turns.add(act)
-    try:
-        yield
-    finally:
-        turns.members.discard(act)
+    return partial(turns.members.discard, act)
 
 
 class _Round:

@@ -15,7 +15,7 @@ from ..logs.refusals import RefusalLog
 from ..protocol.callers import ClientInfo
 from ..protocol.envelope import read_message
 from ..protocol.handshake import HandshakeDialect
-from ..protocol.messages import LOG_LEVELS, Call, LogLevel, LogMessage, PageReported, Piece, Progress, Question
+from ..protocol.messages import JSON, LOG_LEVELS, Call, LogLevel, LogMessage, PageReported, Piece, Progress, Question
 from ..protocol.sessions import NO_SESSION, Session
 from ..telemetry.names import reason_of
 
@@ -160,10 +160,12 @@ class OpenCallNotes:
             self._body = b""
         return self._origin
 
-    def load(self, origin: Origin) -> Call:
+    def load(
+        self, origin: Origin, state: str | None = None, answers: Mapping[str, JSON] | None = None, grace: float = 0.0
+    ) -> Call:
         call = self.call
         assert call is not None  # noqa: S101  it is that of this very request, so all else is as it was
-        return self.form.load_again(call, origin.params_to_use())
+        return self.form.load_again(call, origin.params_to_use(), state, answers, grace)
 
     def on_gone(self, then: Callable[[], object] | None) -> None:
         self._then = then

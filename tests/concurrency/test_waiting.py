@@ -2,8 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -68,15 +67,15 @@ class Ended:
         self._seconds = seconds
         self.is_watched = False
 
-    @contextmanager
-    def __call__(self, end: Callable[[], object]) -> Iterator[None]:
+    def __call__(self, end: Callable[[], object]) -> Callable[[], object]:
         self.is_watched = True
         timer = asyncio.get_running_loop().call_later(self._seconds, end)
-        try:
-            yield
-        finally:
+
+        def stop() -> None:
             timer.cancel()
             self.is_watched = False
+
+        return stop
 
 
 def later(seconds: float, fanout: InProcessFanout, *names: str) -> None:

@@ -620,22 +620,20 @@ class TestDraining:
     async def test_tells_those_who_watch_while_they_do(self) -> None:
         admission = Admission(Limits())
         told: list[str] = []
-        with admission.on_drain(lambda: told.append("early")):
-            pass
-        with admission.on_drain(lambda: told.append("in time")):
-            admission.drain()
-            await settled()
-            with admission.on_drain(lambda: told.append("late")):
-                await settled()
+        admission.on_drain(lambda: told.append("early"))()
+        admission.on_drain(lambda: told.append("in time"))
+        admission.drain()
+        await settled()
+        admission.on_drain(lambda: told.append("late"))
+        await settled()
         assert told == ["in time", "late"]
 
     async def test_does_not_stumble_over_a_loop_that_has_ended(self) -> None:
         admission = Admission(Limits())
 
         async def watch() -> None:
-            watching.__enter__()
+            admission.on_drain(lambda: None)
 
-        watching = admission.on_drain(lambda: None)
         thread = threading.Thread(target=asyncio.run, args=[watch()])
         thread.start()
         thread.join()

@@ -96,10 +96,10 @@ class TestTheChain:
         async def scene() -> None:
             served = admission()
             drain_on_sigterm(served, 0.01)
-            with served.on_drain(lambda: found.append(step.get())):
-                await asyncio.create_task(interrupted(served))
-                while len(found) < 2:  # noqa: ASYNC110  a signal is no event
-                    await asyncio.sleep(0.001)
+            served.on_drain(lambda: found.append(step.get()))
+            await asyncio.create_task(interrupted(served))
+            while len(found) < 2:  # noqa: ASYNC110  a signal is no event
+                await asyncio.sleep(0.001)
 
         signal.signal(signal.SIGTERM, following)
         asyncio.run(asyncio.wait_for(scene(), TIMEOUT))
