@@ -61,7 +61,7 @@ class Served:
             raise
 
     async def read(self) -> bytes:
-        """Return what came next of the body; nothing at its end."""
+        """Return the next part of the body; nothing at its end."""
         while (message := await self.next()) is not None:
             if body := message.get("body", b""):
                 return bytes(body)

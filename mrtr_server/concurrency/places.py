@@ -1,8 +1,7 @@
 """Places in a process: so many in all, and a share for each caller."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 
 from ..errors import Full, OverShare
 from ..limits import Limits
@@ -40,18 +39,10 @@ class PlacesByCaller:
                 del self._held[caller]
 
     def take(self, caller: Hashable) -> "Portion":
-        """Hold one place until the `end` of what is returned. Raises `OverShare`, `Full`."""
+        """Hold one place until the end of the portion, or of its block. Raises `OverShare`, `Full`."""
         place = self.portion(caller)
         place.grow(1)
         return place
-
-    @contextmanager
-    def hold(self, caller: Hashable) -> Iterator[None]:
-        place = self.take(caller)
-        try:
-            yield
-        finally:
-            place.end()
 
     def portion(self, caller: Hashable) -> "Portion":
         return Portion(self, caller)
@@ -66,6 +57,12 @@ class Portion:
         self._places = places
         self._caller = caller
         self.size = 0
+
+    def __enter__(self) -> "Portion":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def has_room(self) -> bool:
         """Return whether it may grow. All that a caller holds for this one thing is no obstacle."""

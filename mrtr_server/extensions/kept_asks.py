@@ -29,7 +29,7 @@ _MOST_TOKEN = 32 * 1024
 """Characters of a token that a page gets; of one that is longer, the page has the id alone."""
 
 _MOST_ROW = 1024 * 1024
-"""Bytes of what is kept of an ask: a longer outcome is told and not kept."""
+"""Bytes of what is kept of an ask: a longer outcome is returned and not kept."""
 
 _ID_BYTES = 16
 

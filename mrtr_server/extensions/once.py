@@ -1,4 +1,4 @@
-"""Calls of pages that count once: a page that is loaded again repeats what it did, and gets what came of it."""
+"""Calls of pages that count once: a page that is loaded again repeats its calls, and gets their former results."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

@@ -102,7 +102,7 @@ class Fetcher:
             most: bytes of the response's body.
 
         Returns:
-            What came.
+            The response.
 
         Raises:
             UnfitUrl: the URL is never asked.

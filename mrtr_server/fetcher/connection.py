@@ -160,7 +160,7 @@ class Connection(asyncio.Protocol):
         return b"".join(parts)
 
     async def _receive(self) -> int:
-        """Pass on what has come to the parser, and return how much that is; 0 at the end."""
+        """Pass the next bytes on to the parser, and return how many they are; 0 at the end."""
         if not self._received and not self._is_over:
             self._waiter = asyncio.get_running_loop().create_future()
             try:

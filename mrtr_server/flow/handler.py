@@ -236,7 +236,7 @@ class Handler:
     addresses: Addresses = OWN
     yields: bool = False
     reports_progress: bool = False
-    """Whether it reports progress itself, so that its pieces are not told as progress."""
+    """Whether it reports progress itself, so that its pieces are not reported as progress."""
     is_pure: bool = field(init=False)
     """Whether it takes its arguments, `Inputs` and `State` alone, so calling it is enough."""
     is_simple: bool = field(init=False)

@@ -357,7 +357,7 @@ class WaitingRound(Round):
         return cast(T, claims[0].value)
 
     async def wait_for(self, make: Callable[[], Ask[T]], number: int) -> T:
-        """Wait for somebody else, in a task; what is none yet becomes one here."""
+        """Wait for somebody else, in a task; a call that is no task yet becomes one here."""
         self.begin(number, "ctx.wait_for()")
         if self.task is None:
             if not self._may_wait:

@@ -108,7 +108,7 @@ class LiveCalls:
             if call.method == TASK_RESULT:
                 return await self._wait_for_task(call, channel, event)
             if event.run:
-                with self._parts.held_streams.hold(person_of(call.principal)):
+                with self._parts.held_streams.take(person_of(call.principal)):
                     running.call.let_go()
                     running.end()
                     outcome = await self._first_rounds.wait_for(event, call, channel)
@@ -222,7 +222,7 @@ class LiveCalls:
         if not channel.can_stream:
             raise InvalidRequest("This call asks a question, which needs Accept: text/event-stream")
         id = parts.events.seal(event, principal)
-        with parts.held_streams.hold(person_of(principal)), store_needed:
+        with parts.held_streams.take(person_of(principal)), store_needed:
             await parts.events.keep(id)
             cancelled, is_cancelled = self._cancellation_of(call), partial(self._is_cancelled, call)
             rest = partial(_rest, event, id, running)

@@ -208,7 +208,7 @@ class OpenQuestions:
                 self._channel.ask(id, question, self._id.after(number))
 
     async def _hear(self, heard: Sequence[Change] | None) -> bool | None:
-        """Read what has come; return True when there are all answers, and False if the call was cancelled."""
+        """Read the changes; return True when there are all answers, and False if the call was cancelled."""
         if heard is None:  # at first
             await self._channel.flush()
         for change in heard or ():

@@ -51,7 +51,7 @@ class TaskStreams:
             task = await self._look(call)
             if task.status in ENDED:
                 return TaskResult(task)
-            with self._parts.held_streams.hold(person_of(call.principal)):
+            with self._parts.held_streams.take(person_of(call.principal)):
                 event = replace(event, expires=task.created + task.ttl)
                 stream = _Stream(event, call, channel, self._parts, reader, changes, wanted)
 

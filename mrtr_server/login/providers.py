@@ -143,7 +143,7 @@ class Oidc:
         """Return the person's tokens and claims for a code (OpenID Connect Core, section 3.1.3).
 
         Args:
-            code: what came back.
+            code: the code that the provider sent the browser back with.
             redirect: as in `page`.
             verifier: as in `page`.
             nonce: as in `page`.

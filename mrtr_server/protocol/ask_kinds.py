@@ -206,7 +206,7 @@ ROOTS = AskKind(
 )
 
 WAIT = AskKind(name="wait", method="", capabilities=(), read=_refuse_to_read, required="answer", approves=True)
-"""What somebody else answers, at the server. No client is asked, so it is none of those that clients know."""
+"""A question that somebody else answers, at the server. No client is asked, so clients do not know this kind."""
 
 KINDS: Mapping[str, AskKind] = {each.name: each for each in (FORM, CONFIRM, URL, CALLBACK, SAMPLE, ROOTS)}
 """By name. Of kinds that look the same on the wire, the first is what a client knows."""

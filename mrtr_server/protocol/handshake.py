@@ -197,8 +197,7 @@ class HandshakeDialect(dialect.Dialect):
     ) -> Call:
         """Return a call with the parameters of its request as they were sent, and what a later round of it has."""
         arguments = dialect.read_arguments(params) if call.method in dialect.WITH_ARGUMENTS else {}
-        return replace(
-            call,
+        return call.having(
             params=params,
             arguments=arguments,
             state=state,

@@ -1,4 +1,4 @@
-"""The trace of a round: what comes to be known of it while it is served, for those who watch it."""
+"""The trace of a round: facts that are found while it is served, for those who watch it."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -26,7 +26,7 @@ class Remembered(Protocol):
 
 
 class Trace:
-    """What comes to be known of a round, or of a request without rounds; no answer or argument but in the journal."""
+    """Facts about a round, or about a request without rounds; no answer or argument but in the journal."""
 
     # Defaults of the class, so that to make one costs next to nothing.
     heard: Hear | None = None

@@ -96,7 +96,7 @@ class UsageByCaller:
         self._own[whose] = usage
 
     def add(self, caller: str, tasks: int, states: int, bytes: int, tenant: str = NOBODY) -> None:
-        """Count what has come, or with negative numbers what has gone."""
+        """Count what was added, or with negative numbers what was removed."""
         all_ = self.all
         with self._guard:
             all_.tasks += tasks

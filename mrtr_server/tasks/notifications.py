@@ -149,7 +149,7 @@ class WaitingRequests:
         if is_draining:
             seconds = min(seconds, row.poll, WHILE_DRAINING)
         wanted = {Change("task", row.id)} if reader is None else {Change("task", row.id), Change("piece", row.id)}
-        with self.places.hold(row.caller or None), closing(self._fanout.subscribe(frozenset(wanted))) as changes:
+        with self.places.take(row.caller or None), closing(self._fanout.subscribe(frozenset(wanted))) as changes:
             await wait_until(
                 look,
                 changes,

@@ -142,7 +142,7 @@ class Reply:
 
     Args:
         request: what was sent.
-        responses: what came back; of a call of several rounds, in each of them.
+        responses: the responses; of a call of several rounds, that of each.
         before: what the flow was asked in earlier rounds.
         rounds: how many rounds the flow has had so far, with this one.
         standing: how the call stands, where its questions come while it is open.

@@ -217,7 +217,7 @@ class Notifications(Generic[One, Many]):
             The reply; `received` has the notification, and is empty if the server has ended the stream.
 
         Raises:
-            Unexpected: the stream is not open; what came is no notification; or nothing came in time.
+            Unexpected: the stream is not open; the message is no notification; or none came in time.
         """
         return self._client.run_one(within(self._client.timeout, self._next()))
 

@@ -49,7 +49,7 @@ class Stream(ABC):
 
     @abstractmethod
     async def read(self) -> bytes:
-        """Return what came next of the body; nothing at its end. Raises `ConnectionError` if the stream broke."""
+        """Return the next part of the body; nothing at its end. Raises `ConnectionError` if the stream broke."""
 
     @abstractmethod
     def close(self) -> None:

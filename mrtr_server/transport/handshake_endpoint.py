@@ -228,7 +228,7 @@ class HandshakeEndpoint:
             return
         task, sender = connection.form.task_offer, connection.sender
         call = Call("sessions/listen", {}, task=task, session=session, **sender._asdict())
-        with streams.hold(person), self._counted(session):
+        with streams.take(person), self._counted(session):
             try:
                 listening = await self._dispatcher.dispatch(call, connection)
             except Full as full:

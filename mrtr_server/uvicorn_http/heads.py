@@ -61,7 +61,7 @@ class Parser(HttpRequestParser):
             self.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def feed_data(self, data: Any) -> None:
-        """Read what has come. Raises as httptools does; `HttpParserUpgrade` for WebSocket and CONNECT alone."""
+        """Read bytes of a connection. Raises as httptools does; `HttpParserUpgrade` for WebSocket and CONNECT alone."""
         parser, left = self, memoryview(data)
         while True:
             try:
