@@ -473,9 +473,7 @@ class InputRequired:
         self.state = state
         for key, ask in keywords.items():
             if not isinstance(ask, Ask):
-                raise SetupError(
-                    f"InputRequired({key}=...) is not an ask: use Elicit, Confirm, ElicitUrl, Sample or ListRoots"
-                )
+                raise SetupError(f"InputRequired({key}=...) is not an ask: use Elicit(...), Confirm(...) or the like")
 
 
 class State(Generic[T]):

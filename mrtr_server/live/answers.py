@@ -201,7 +201,7 @@ def read_answers(questions: Mapping[str, Question], answers: Mapping[str, JSON])
 
 
 def no_answer(question: Question) -> JSON:
-    return DISMISSED if ask_kind(question).mode else {"failed": "there was no answer in time"}
+    return DISMISSED if ask_kind(question).has_action else {"failed": "there was no answer in time"}
 
 
 def read_answer(question: Question, answer: JSON) -> JSON:
@@ -211,7 +211,7 @@ def read_answer(question: Question, answer: JSON) -> JSON:
         return result if isinstance(result, dict) else {}  # which is no answer, so the question comes again
     if "lacks" in answer:
         raise MissingCapability(nested(question.needs[:1]))
-    if ask_kind(question).mode:
+    if ask_kind(question).has_action:
         return dict(DISMISSED["result"])
     raise ProtocolError(f"The client did not fulfil {question.method}: {answer.get('failed')}")
 

@@ -100,7 +100,7 @@ class AskKind:
     read: Callable[[str, JSON], Any]
     write: Callable[[Any], JSON] = dict  # from what the program answers to the answer on the wire
     required: str  # the member that every answer has
-    mode: str = ""  # of an elicitation; empty for all else. A person who does not answer has dismissed an elicitation
+    mode: str = ""  # in the parameters, where it tells kinds of one method apart; empty for all else
     # Whether an answer approves something, so that it counts only for the question that was shown: with its state,
     # and by its own name.
     approves: bool = False
@@ -113,6 +113,11 @@ class AskKind:
     def member(self) -> str:
         """The capability that has all others of the kind, such as `"elicitation"`."""
         return self.capabilities[0].partition(".")[0]
+
+    @property
+    def has_action(self) -> bool:
+        """Whether the answer says what the person did, so that whoever does not answer has dismissed the question."""
+        return self.required == "action"
 
     def question(self, params: JSON, *, shape: str = "", needs: tuple[str, ...] = ()) -> Question:
         """Return a question of this kind; `needs` are the capabilities, where the first is not all that it needs."""
@@ -150,7 +155,9 @@ def _write_message(answer: Written) -> JSON:
     return dict(answer)
 
 
-def _write_roots(answer: Listed) -> JSON:
+def _write_roots(answer: Listed | Mapping[str, Any]) -> JSON:
+    if isinstance(answer, Mapping):  # the whole result
+        return dict(answer)
     return {"roots": [{"uri": each} if isinstance(each, str) else dict(each) for each in answer]}
 
 

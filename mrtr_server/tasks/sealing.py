@@ -343,14 +343,14 @@ def _is_of_kind(question: Question, response: JSON) -> bool:
     if not isinstance(result, dict):
         return True
     if "action" in result:  # a form's answer has `content`, too
-        return bool(ask_kind(question).mode)
+        return ask_kind(question).has_action
     return ask_kind(question).required in result
 
 
 def _fits(question: Question, answer: JSON) -> bool:
     """Check whether an answer has what its question requires. The handler that reads it checks the rest."""
     kind = ask_kind(question)
-    if not kind.mode:
+    if not kind.has_action:
         return kind.required in answer
     if answer.get("action") != "accept":
         return answer.get("action") in ("decline", "cancel")

@@ -211,9 +211,7 @@ def write(answer: Answerable, asked: Asked | None) -> Answer:
             f"{answer!r} is not an answer: pass fields, a model, accept(...), decline, sampled(...) or the like; or "
             "the value of a form of one value"
         )
-    if asked is None or asked.record.mode:
-        return accept(answer)
-    return Answer(_plain(answer))
+    return accept(answer) if asked is None else Answer(asked.record.write(_plain(answer)))
 
 
 def _is_of_value(asked: Asked | None) -> bool:

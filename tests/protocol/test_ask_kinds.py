@@ -1,11 +1,14 @@
 """Each kind of ask has one record, and what authors write agrees with it."""
 
+from inspect import isfunction
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
 from mrtr_server import Confirm, Elicit, ElicitUrl, ListRoots, Sample
+from mrtr_server.flow.context import ASKS as ASKING_METHODS
+from mrtr_server.flow.context import Context
 from mrtr_server.protocol.ask_kinds import ASKABLE, KINDS, ask_kind, kind_on_wire
 from mrtr_server.protocol.messages import Question
 from mrtr_server.testing import EVERYTHING
@@ -34,6 +37,15 @@ def test_what_authors_write_is_of_a_kind_that_clients_know(ask: Any) -> None:
     shown = kind_on_wire(question.method, question.params)
     assert shown is not None
     assert (shown.method, shown.mode, shown.member) == (kind.method, kind.mode, kind.member)
+
+
+def test_a_person_can_dismiss_elicitations_and_nothing_else() -> None:
+    assert {name for name, kind in KINDS.items() if kind.has_action} == {"form", "confirm", "url", "callback"}
+
+
+def test_a_tool_is_known_to_ask_by_each_method_of_its_context_that_asks() -> None:
+    methods = {name: each.__code__.co_names for name, each in vars(Context).items() if isfunction(each)}
+    assert {name for name, calls in methods.items() if {"_one", "_several"} & set(calls)} == set(ASKING_METHODS)
 
 
 def test_a_digest_can_be_split_at_its_dots() -> None:
