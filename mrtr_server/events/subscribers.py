@@ -10,13 +10,13 @@ from pydantic_core import to_json
 
 from ..concurrency.running import PerLoop, running_loop
 from ..concurrency.threads import Threads, call_function, failure_of
-from ..crypto.digests import digest
 from ..errors import EventFailed, FlowError, StoreUnavailable
 from ..flow.authorization import Authorizer
 from ..flow.events import EventType
 from ..logs.failures import calls_author, report_failure
 from ..protocol.callers import Caller, Principal, dump_user, load_user
 from ..protocol.messages import JSON, timestamp
+from ..protocol.sessions import owner_of
 from ..storage.quotas import Callers
 from .log import LARGEST_PAYLOAD, Happened, audience_of
 
@@ -103,11 +103,6 @@ async def call_within(seconds: float, where: str, function: Callable[..., Any], 
 @calls_author
 def _call(function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
     return function(*given)
-
-
-def owner_of(principal: Principal) -> str:
-    """Return a digest of a principal, which is what subscriptions and cursors belong to."""
-    return digest(["principal", principal.issuer, principal.subject, principal.client_id])
 
 
 def dump_caller(caller: Caller) -> list[Any]:

@@ -12,11 +12,11 @@ from pydantic_core import from_json
 from ..errors import TooMany, UnfitUrl, Unreachable
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON
+from ..protocol.sessions import owner_of
 from ..storage.base import Store
 from ..storage.quotas import Quotas
 from ..well_formed import write_json
 from .signatures import sign
-from .subscribers import owner_of
 from .subscriptions import subscription_id
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from ..events.log import PAGE, PAGE_BYTES
 from ..events.parts import EventParts
 from ..events.signatures import read_secret
 from ..events.streams import PORTION, EventStream
-from ..events.subscribers import Subscriber, is_admitted, owner_of
+from ..events.subscribers import Subscriber, is_admitted
 from ..events.subscriptions import (
     WANTED_SECONDS,
     Asked,
@@ -46,6 +46,7 @@ from ..methods.failures import ErrorReporter
 from ..protocol.callers import Caller, Principal, person_of
 from ..protocol.event_codes import CALLBACK, EXHAUSTED, FORBIDDEN, NOT_FOUND, UNSUPPORTED, declares, refused
 from ..protocol.messages import EVENTS, JSON, Call, Change, Complete, Listening, Outcome, Outlet, timestamp
+from ..protocol.sessions import owner_of
 from ..storage.quotas import Quotas
 from ..storage.rows import Position, SubscriptionRow
 from .extension import Extension

@@ -44,9 +44,6 @@ _TURN_SECONDS = 5.0
 
 _PAUSE = 0.1
 
-_KINDS = {"confirm": "confirm", "url": "link", "callback": "link"}
-"""What a page calls the kinds of asks; every other one is a form."""
-
 AskedBy = Literal["page", "model"]
 """Who asks the person in the place of a client."""
 
@@ -78,7 +75,7 @@ class KeptAsk:
 def _drawn(key: str, question: Question) -> JSON:
     """Return a question as the page draws it."""
     params = question.params
-    drawn = {"key": key, "kind": _KINDS.get(ask_kind(question).name, "form"), "message": params.get("message", "")}
+    drawn = {"key": key, "kind": ask_kind(question).drawn, "message": params.get("message", "")}
     if question.through_model:
         drawn["model"] = True
     return {**drawn, **({"url": params["url"]} if "url" in params else {"schema": params.get("requestedSchema", {})})}

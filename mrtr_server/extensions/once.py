@@ -9,7 +9,7 @@ from ..flow.single_use import Redeemer
 from ..methods.middleware import Method
 from ..protocol.apps import FOR_PAGES_ALONE, visibility_of
 from ..protocol.messages import JSON, Call, Complete, Outcome, Outlet
-from ..protocol.sessions import owner_of
+from ..protocol.sessions import owner_of_call
 from ..registration.registry import Registry
 from ..schema.results import failed
 from ..storage.rows import Lease
@@ -75,7 +75,7 @@ class OnceForPages:
         if call.state is not None:  # an answer to what it asked
             return await serve(inner, outlet)
         # What a state is to a retry: nobody but its caller can name it.
-        named = canonical([self._audience, owner_of(call.principal) or call.session, tool, id]).decode()
+        named = canonical([self._audience, owner_of_call(call), tool, id]).decode()
         run = partial(self._run, serve, inner, outlet)
         expires = self._clock() + self._seconds
         redeemed = replace(inner, state=named)

@@ -20,8 +20,9 @@ from ..protocol.messages import (
     TaskPage,
     TaskStatusResult,
 )
+from ..protocol.sessions import owner_of_call
 from ..tasks.sealing import Questions
-from ..tasks.task_service import TaskCursor, Tasks, owner_of
+from ..tasks.task_service import TaskCursor, Tasks
 from .extension import Extension
 
 
@@ -65,7 +66,7 @@ class TaskExtension(Extension):
     async def list(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `tasks/list` (Tasks, Listing Tasks): the caller's own. Raises `RequestError`."""
         with self._checked(call):
-            owner = owner_of(call)
+            owner = owner_of_call(call)
             listing = f"tasks of {owner}"
             tasks, end = await self._tasks.page(owner, self._cursor(call, listing), self._page_size)
             return TaskPage(tasks, "" if end is None else self._cursors.seal_place(listing, to_json(end).decode()))

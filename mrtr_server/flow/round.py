@@ -11,7 +11,7 @@ from ..concurrency.threads import ending_in
 from ..errors import FlowError, InvalidAnswer, MissingCapability, Refusal, SetupError, cannot_show
 from ..logs.failures import format_stack
 from ..protocol.apps import drawn_by, draws_forms, uri_of
-from ..protocol.ask_kinds import CALLBACK, CONFIRM, FORM, ask_kind
+from ..protocol.ask_kinds import FORM, KINDS, ask_kind
 from ..protocol.callers import lacking, nested
 from ..protocol.messages import JSON, PAGE, Call, Outlet, Question
 from ..well_formed import escape_halves
@@ -19,14 +19,14 @@ from .asks import Ask
 from .endings import Asking, Backgrounded, Failed, Refused, RoundEnd, Yielded, YieldReason
 from .home import OWN
 from .journal import Journal
-from .url_asks import KIND, UNFINISHED, Callback, Callbacks, ElicitUrl, Reports
+from .url_asks import UNFINISHED, Callback, Callbacks, ElicitUrl, Reports
 
 logger = logging.getLogger("mrtr_server")
 
 
 OPEN: Any = object()
 
-_CONFIRMING = (CONFIRM.name, CALLBACK.name)
+_CONFIRMING = frozenset(kind.name for kind in KINDS.values() if kind.confirms)
 
 NO_REPORTS = Reports[YieldReason]()
 
@@ -241,7 +241,7 @@ class Round:
         kind = ask_kind(question)
         if key in self.early:  # or it would be a second answer where the handler reads it again in this run
             self.early = {name: each for name, each in self.early.items() if name != key}
-        if not self.journal.drop_misfit(key, question, raw) or kind is CALLBACK:
+        if not self.journal.drop_misfit(key, question, raw) or kind.reports_back:
             return True
         is_filled_in = kind is FORM and raw.get("content")  # maybe by a person who means it
         can_not = "may be unable to" if is_filled_in else "can't"
@@ -286,7 +286,7 @@ class Round:
             self._lack(question.needs)
         elif question.needs == PAGE:
             name = self._callbacks.page(self.journal, key, question.digest)
-            if question.kind == KIND:  # so it is one with a callback
+            if ask_kind(question).reports_back:
                 question = self._leading_back(key, cast(ElicitUrl[Any], ask), question)
                 question.page = name
             self.asked[key] = question.having(elicitationId=name)

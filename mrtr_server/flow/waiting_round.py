@@ -25,6 +25,7 @@ from ..concurrency.running import running_loop
 from ..concurrency.threads import Threads
 from ..errors import CallEnded, FlowError, NotBegun, RoundOver, StoreUnavailable
 from ..logs.failures import CallSite, format_call_site
+from ..protocol.ask_kinds import ask_kind
 from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
 from .endings import RoundEnd, Yielded, YieldReason
@@ -33,7 +34,7 @@ from .journal import UNSET, Journal
 from .round import NO_REPORTS, OPEN, Background, Claim, Round
 from .steps import Planned, Steps, current_step
 from .undone import Undone
-from .url_asks import KIND, Callbacks, Reports
+from .url_asks import Callbacks, Reports
 from .waits import Desk
 
 
@@ -390,7 +391,7 @@ class WaitingRound(Round):
 
     async def _look_again(self, claim: Claim) -> None:
         """Look up what was answered while the round runs; ask again where that does not fit."""
-        if claim.question.kind == KIND:
+        if ask_kind(claim.question).reports_back:
             try:
                 await self._reported(claim)
             except asyncio.CancelledError:

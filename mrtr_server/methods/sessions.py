@@ -13,10 +13,11 @@ from ..errors import Busy, Full, InvalidParams, OverBudget, StoreUnavailable, Un
 from ..flow.authorization import Authorizer
 from ..live.session_states import KEEP, LONGEST_RESOURCES, MOST_RESOURCES, SessionState, SessionStates, changed
 from ..protocol.messages import Call, Change, Complete, Listening, Outcome, Outlet, Subscription
+from ..protocol.sessions import owner_of_call
 from ..registration.registry import Registry
 from ..storage.rows import ENDED
 from ..tasks.notifications import Seen, TaskChanges, seen_of
-from ..tasks.task_service import Tasks, owner_of
+from ..tasks.task_service import Tasks
 from .failures import ErrorReporter
 from .subscriptions import Subscriptions, began
 
@@ -176,7 +177,7 @@ class SessionChanges:
         began_at = began(changes)  # what is updated later, it hears itself
         # Nothing waits from here on: a caller that gives up meanwhile would leave a subscription behind.
         if self._told:
-            look = partial(self._tasks.peek, owner=owner_of(self._call))
+            look = partial(self._tasks.peek, owner=owner_of_call(self._call))
             changes = TaskChanges(changes, frozenset(self._told), look, self._told)
         assert self._changes is not None  # noqa: S101  as of `open`
         self._changes.turn_to(changes)
@@ -193,7 +194,7 @@ class SessionChanges:
             self._listed = frozenset()
             return []
         try:
-            tasks, _ = await self._tasks.page(owner_of(self._call), None, _MOST_TASKS)
+            tasks, _ = await self._tasks.page(owner_of_call(self._call), None, _MOST_TASKS)
         except StoreUnavailable:  # of which the log has a line
             self._again_after = AGAIN_AFTER
         else:

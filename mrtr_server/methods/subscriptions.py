@@ -13,11 +13,12 @@ from ..limits import LONGEST_NAME, Limits, check_length
 from ..live.parts import UNCOUNTED
 from ..protocol.callers import person_of
 from ..protocol.messages import NEEDS_TASKS, Call, Change, Listening, Outcome, Outlet, Subscription
+from ..protocol.sessions import owner_of_call
 from ..registration.inclusion import Listing
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
 from ..tasks.notifications import with_tasks
-from ..tasks.task_service import Tasks, owner_of
+from ..tasks.task_service import Tasks
 from .failures import ErrorReporter
 
 # Returns those of some changes that the listener may hear of.
@@ -106,7 +107,7 @@ class Subscriptions:
         has_tasks = any(change.kind == "task" for change in wanted)
         if has_tasks and call.task is None:
             raise MissingCapability(NEEDS_TASKS)
-        principal, owner = call.principal, owner_of(call)
+        principal, owner = call.principal, owner_of_call(call)
         call.let_go()
         if (portion := getattr(outlet, "portion", None)) is not None:
             portion.end()  # what it listens to counts by itself

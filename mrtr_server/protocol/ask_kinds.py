@@ -104,6 +104,9 @@ class AskKind:
     # Whether an answer approves something, so that it counts only for the question that was shown: with its state,
     # and by its own name.
     approves: bool = False
+    confirms: bool = False  # whether a person who accepts has confirmed something, to us or on a page
+    reports_back: bool = False  # whether a page reports the answer, whatever the client says
+    drawn: str = "form"  # what our page for hosts of apps draws it as
     # What a client can't do that gives the same misfit twice, as in "can't show this form".
     can_not: str = "do what it was asked"
     # From the parameters of a question to what a person reads.
@@ -177,7 +180,7 @@ FORM = AskKind(
     required="action",
     can_not="show this form",
 )
-CONFIRM = replace(FORM, name="confirm", approves=True, can_not="show this confirmation")
+CONFIRM = replace(FORM, name="confirm", approves=True, confirms=True, drawn="confirm", can_not="show this confirmation")
 """A form on the wire. It is a kind of its own, so that no answer to a form that looks the same is taken for a yes."""
 
 URL = AskKind(
@@ -189,8 +192,9 @@ URL = AskKind(
     write=_write_filled,
     required="action",
     approves=True,
+    drawn="link",
 )
-CALLBACK = replace(URL, name="callback")  # a page that reports back: its report is the answer, whatever the client says
+CALLBACK = replace(URL, name="callback", confirms=True, reports_back=True)
 
 SAMPLE = AskKind(
     name="sample",

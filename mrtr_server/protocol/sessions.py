@@ -15,6 +15,7 @@ from ..crypto.place_codec import PlaceCodec
 from ..errors import InvalidRequestState
 from .ask_kinds import ASKABLE
 from .callers import ClientInfo, Principal
+from .messages import Call
 
 _LONGEST_ID = 1_500  # characters of a session id; nginx takes 4 KB of response headers
 _LONGEST_NAME = 128  # characters that are remembered of the client's name, and of its version
@@ -60,6 +61,11 @@ UNOPENED = Session()  # its client has declared what it can do, and nobody knows
 def owner_of(principal: Principal | None) -> str:
     """Return a digest of a principal; empty without authentication."""
     return "" if principal is None else digest([principal.issuer, principal.subject, principal.client_id])
+
+
+def owner_of_call(call: Call) -> str:
+    """Return a digest of whose a call is: its principal's, or else its session's; empty for nobody's."""
+    return owner_of(call.principal) or (digest(["session", call.session]) if call.session else "")
 
 
 class OwnerPlaces:

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from hmac import compare_digest
 from typing import Any
 
-from ..crypto.digests import digest
 from ..errors import Busy, InvalidRequestState, OverBudget, RequestError, StoreUnavailable, UnknownTarget
 from ..flow.admission import Admission
 from ..flow.handler import TaskTerms
@@ -16,7 +15,7 @@ from ..flow.journal import Journal
 from ..logs import logger
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON, Call, Change, Outlet, Progress, Task, TaskOffer, TaskResult
-from ..protocol.sessions import owner_of as owner_of_principal
+from ..protocol.sessions import owner_of_call
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quota
 from ..storage.rows import ENDED, FIRST_ASK, TaskRow, epoch_of, in_epoch
@@ -73,7 +72,7 @@ class Tasks:
 
     async def start(self, terms: TaskTerms, call: Call, journal: Journal | None, *, once: bool = False) -> Task:
         """Make a task of a call; every replica has it then. Raises `StoreUnavailable`, `OverBudget`, `Full`."""
-        if not owner_of(call) and not self._told:
+        if not owner_of_call(call) and not self._told:
             self._told = True
             logger.warning(
                 "Tasks of callers who are not authenticated are protected by their ids alone; set auth= to bind each "
@@ -85,7 +84,8 @@ class Tasks:
         epoch = journal.epoch or await self.store.epoch()
         names = self._sealed.ids_of(journal.flow, epoch) if once else [in_epoch(epoch, secrets.token_hex(ID_BYTES))]
         ids = [(FIRST_ASK if offer.first_ask else "") + name for name in names]
-        binding, quota = RowBinding(ids[0], owner_of(call)), self._records.quotas.of(call.principal, journal.started)
+        binding = RowBinding(ids[0], owner_of_call(call))
+        quota = self._records.quotas.of(call.principal, journal.started)
         most = self._limits.task_seconds if terms.ttl is None else terms.ttl
         ttl = most if offer.ttl is None else min(offer.ttl, most)
         row = TaskRow(
@@ -174,7 +174,7 @@ class Tasks:
         """Return what sends the pieces of a result that a call waits for; None if its client wants none."""
         if not call.takes_pieces:
             return None
-        owner = owner_of(call)
+        owner = owner_of_call(call)
         position = 0 if call.state is None else self._sealed.check_wait(RowBinding(call.target, owner), call.state)
         return PieceReader(self._records.pieces, call, owner, outlet, position)
 
@@ -182,13 +182,13 @@ class Tasks:
         """Return how far the task of a call has come, as a change says; None if it does not say."""
         with suppress(InvalidRequestState):
             if change.note:
-                return self._sealed.unseal_progress(RowBinding(call.target, owner_of(call)), change.note)
+                return self._sealed.unseal_progress(RowBinding(call.target, owner_of_call(call)), change.note)
         return None
 
     def check_wait(self, call: Call) -> None:
         """Check the state that a request for a result was given to come again with. Raises `InvalidRequestState`."""
         try:
-            self._sealed.check_wait(RowBinding(call.target, owner_of(call)), call.state)
+            self._sealed.check_wait(RowBinding(call.target, owner_of_call(call)), call.state)
         except InvalidRequestState as refused:  # without the task's id, which may be all that protects it
             self._refusals.note("%s: refused a requestState: %s", call.method, refused.reason)
             raise
@@ -276,12 +276,12 @@ class Tasks:
             self._noted(call, row)  # which then loses its flow
             return CANCELLED
 
-        row, had_ended = await self._end(call.target, owner_of(call), cancelled)
+        row, had_ended = await self._end(call.target, owner_of_call(call), cancelled)
         return self.view(self._noted(call, row)), had_ended
 
     async def fail(self, call: Call, error: RequestError) -> None:
         """Fail a task whose client can't answer what it asks, unless it has ended. Raises `UnknownTarget`."""
-        await self._end(call.target, owner_of(call), lambda row: self._records.failed(row, error))
+        await self._end(call.target, owner_of_call(call), lambda row: self._records.failed(row, error))
 
     async def _end(self, id: str, owner: str, changes: Callable[[TaskRow], Mapping[str, Any]]) -> tuple[TaskRow, bool]:
         while True:
@@ -311,7 +311,7 @@ class Tasks:
         return row
 
     async def _find_of(self, call: Call) -> TaskRow:
-        return self._noted(call, await self._find(call.target, owner_of(call)))
+        return self._noted(call, await self._find(call.target, owner_of_call(call)))
 
     async def _find(self, id: str, owner: str) -> TaskRow:
         row = await self.store.find_task(id) if len(id) <= _LONGEST_ID else None
@@ -364,8 +364,3 @@ class Tasks:
     def _message(self, row: TaskRow) -> str:
         is_leased = row.leased_until > self._records.now()
         return STEP_GOES_ON if row.status == "cancelled" and is_leased else row.message
-
-
-def owner_of(call: Call) -> str:
-    """Return a digest of whose the tasks of a call are: its principal's, or else its session's; empty for nobody's."""
-    return owner_of_principal(call.principal) or (digest(["session", call.session]) if call.session else "")

@@ -15,13 +15,14 @@ from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Journal
 from mrtr_server.protocol.messages import Call, Change, Complete, Question, Task, TaskOffer
+from mrtr_server.protocol.sessions import owner_of_call
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.tally import ABANDONED_TASKS
 from mrtr_server.tasks import task_service
 from mrtr_server.tasks.notifications import Looked
 from mrtr_server.tasks.records import TaskRecords
 from mrtr_server.tasks.sealing import Questions, SealedTasks
-from mrtr_server.tasks.task_service import Tasks, owner_of
+from mrtr_server.tasks.task_service import Tasks
 
 pytestmark = pytest.mark.anyio
 
@@ -119,7 +120,7 @@ class TestANewTask:
         assert (task.tool, task.status, task.message, task.first_ask) == ("act", "working", "", False)
         assert task.id.startswith(task.reference)
         row = await office.row(task)
-        assert row.owner == owner_of(call_of())
+        assert row.owner == owner_of_call(call_of())
         assert row.caller == office.records.quotas.of(ANN).caller != office.records.quotas.of(BOB).caller
 
     async def test_has_an_id_of_its_own_unless_it_is_to_be_one_of_its_flow_alone(self, office: Office) -> None:
@@ -464,7 +465,7 @@ class TestAnotherCaller:
         for act in acts:
             with pytest.raises(UnknownTarget):
                 await act()
-        assert await office.tasks.peek([task.id], owner_of(call)) == Looked({}, [])
+        assert await office.tasks.peek([task.id], owner_of_call(call)) == Looked({}, [])
         assert (await office.tasks.see(about(task))).status == "input_required"
 
     async def test_is_who_has_another_session_where_nobody_is_authenticated(self, office: Office) -> None:
@@ -476,7 +477,7 @@ class TestAnotherCaller:
     async def test_can_not_ask_for_an_id_that_is_too_long_to_be_one(self, office: Office) -> None:
         with pytest.raises(UnknownTarget):
             await office.tasks.see(call_of(ANN, "x" * 129))
-        assert await office.tasks.peek(["x" * 129], owner_of(call_of())) == Looked({}, [])
+        assert await office.tasks.peek(["x" * 129], owner_of_call(call_of())) == Looked({}, [])
 
 
 class TestAPage:
@@ -489,7 +490,7 @@ class TestAPage:
         return ids
 
     async def test_has_so_many_and_says_where_the_next_one_begins(self, office: Office) -> None:
-        ids, owner = await self.made(office, 5), owner_of(call_of())
+        ids, owner = await self.made(office, 5), owner_of_call(call_of())
         seen: list[list[str]] = []
         before = None
         for _ in range(3):
@@ -499,7 +500,7 @@ class TestAPage:
         assert before is None
 
     async def test_that_is_just_full_is_the_last(self, office: Office) -> None:
-        ids, owner = await self.made(office, 2), owner_of(call_of())
+        ids, owner = await self.made(office, 2), owner_of_call(call_of())
         page, before = await office.tasks.page(owner, None, 2)
         assert ([task.id for task in page], before) == (ids, None)
 
@@ -507,9 +508,9 @@ class TestAPage:
         mine = await office.start()
         await office.start(call_of(BOB))
         await office.start(call_of(None))
-        page, _ = await office.tasks.page(owner_of(call_of()), None, 9)
+        page, _ = await office.tasks.page(owner_of_call(call_of()), None, 9)
         assert [task.id for task in page] == [mine.id]
-        assert await office.tasks.page(owner_of(call_of(None)), None, 9) == ([], None)
+        assert await office.tasks.page(owner_of_call(call_of(None)), None, 9) == ([], None)
 
     async def test_ends_where_its_tasks_are_large_and_the_next_one_begins_there(
         self, office: Office, monkeypatch: pytest.MonkeyPatch
@@ -519,7 +520,7 @@ class TestAPage:
             found = await office.store.find_task(id)
             assert found is not None
             assert await office.records.change(found, message="abc")
-        owner = owner_of(call_of())
+        owner = owner_of_call(call_of())
         page, before = await office.tasks.page(owner, None, 9)
         assert ([task.id for task in page], before) == (ids[:1], (NOW + 2, ids[0]))
         page, _ = await office.tasks.page(owner, before, 9)
@@ -529,16 +530,16 @@ class TestAPage:
         task = await office.start(ttl=10.0)
         await office.tasks.cancel(about(task))
         office.now += 10
-        [seen], _ = await office.tasks.page(owner_of(call_of()), None, 9)
+        [seen], _ = await office.tasks.page(owner_of_call(call_of()), None, 9)
         assert seen.status == "cancelled"
         assert (await office.row(task)).status == "cancelled"
 
     async def test_has_those_whose_time_is_over_as_failed(self, office: Office) -> None:
         await office.start(ttl=10.0)
         office.now += 10
-        [task], _ = await office.tasks.page(owner_of(call_of()), None, 9)
+        [task], _ = await office.tasks.page(owner_of_call(call_of()), None, 9)
         assert task.status == "failed"
-        looked = await office.tasks.peek([task.id], owner_of(call_of()))
+        looked = await office.tasks.peek([task.id], owner_of_call(call_of()))
         assert looked.tasks[task.id].status == "failed"
 
     async def test_leaves_out_what_does_not_open_and_logs_it(
@@ -548,7 +549,7 @@ class TestAPage:
         office.now += 1
         broken = await office.start()
         await office.records.change(await office.row(broken), questions=b"v1.nothing")
-        page, _ = await office.tasks.page(owner_of(call_of()), None, 9)
+        page, _ = await office.tasks.page(owner_of_call(call_of()), None, 9)
         assert [task.id for task in page] == [kept.id]
         [record] = caplog.records
         assert record.getMessage().startswith("A client is not told of a task: it can't be unsealed: ")
