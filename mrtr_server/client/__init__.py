@@ -23,9 +23,9 @@ from ..errors import (
 from ..protocol.ask_kinds import Choice, Form, Link, Sampling
 from ..renamed import renamed_in
 from ..wire import Progress
-from .bounds import Bounds
 from .client import Client, Piece
 from .events import EventFeed
+from .exchange import Bounds
 from .oauth import OAuth
 from .results import (
     Event,

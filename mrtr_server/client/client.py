@@ -21,10 +21,9 @@ from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import EVENTS, JSON, TASKS
 from ..wire import HEADER_MISMATCH, MODERN, UNKNOWN_METHOD, About, Progress, Rounds, number_of
 from .asgi import in_process
-from .bounds import DEFAULT, Allowance, Bounds
 from .connection import HTTPConnection
 from .events import Delivery, EventFeed, Following, OnGap
-from .exchange import Connection, OnMessage, refusal_of
+from .exchange import DEFAULT, Allowance, Bounds, Connection, OnMessage, refusal_of
 from .oauth import OAuth
 from .results import (
     M,

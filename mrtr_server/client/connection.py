@@ -13,8 +13,7 @@ from ..addresses import is_loopback_address
 from ..errors import BadReply, ClientError, NoReply, RequestRefused, SetupError, lacking
 from ..protocol.messages import JSON
 from ..wire import Event, EventReader, resume_headers
-from .bounds import Allowance, Bounds
-from .exchange import Exchange, OnMessage, read_message, refusal_of
+from .exchange import Allowance, Bounds, Exchange, OnMessage, read_message, refusal_of
 
 try:
     import httpx

@@ -13,8 +13,7 @@ from ..errors import BadReply, ClientError, NoReply, RequestRefused, SetupError
 from ..logs.formats import plain
 from ..protocol.messages import EVENT_NOTIFICATIONS, JSON, STREAM_EVENTS, SUBSCRIPTION_ID
 from ..wire import number_of
-from .bounds import Bounds
-from .exchange import refusal_of
+from .exchange import Bounds, refusal_of
 from .results import Event, EventPage, EventPlace, OfferedEvent, read
 from .session import Session
 

@@ -24,8 +24,7 @@ from ..wire import (
     write_of_session,
     write_request,
 )
-from .bounds import Allowance, Bounds
-from .exchange import Connection, Exchange
+from .exchange import Allowance, Bounds, Connection, Exchange
 
 Noted = Callable[[JSON], Awaitable[None]]
 Answers = Callable[[Mapping[str, object]], Awaitable[JSON]]

@@ -14,8 +14,7 @@ from pydantic_core import from_json
 from ..errors import BadReply, ClientError, NoReply, SetupError
 from ..protocol.messages import JSON
 from ..wire import UNKNOWN_METHOD, write_message
-from .bounds import Bounds
-from .exchange import Exchange, OnMessage, number_in, read_message
+from .exchange import Bounds, Exchange, OnMessage, number_in, read_message
 
 _END_SECONDS = 2.0  # that a server has to end by itself, and again after it was told to
 

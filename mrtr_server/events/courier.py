@@ -22,7 +22,7 @@ from .log import AGAIN_AFTER, EventLog
 from .readers import Reminder, SourceReader
 from .subscribers import Sources
 from .subscriptions import WANTED_SECONDS, Subscriptions, source_id
-from .turns import Turns
+from .webhooks import Turns
 
 if TYPE_CHECKING:
     from ..fetcher import Fetcher

@@ -19,8 +19,7 @@ from ..tally import DELIVERIES, Tally
 from .log import AGAIN_AFTER, EventLog
 from .subscribers import Subscriber, may_subscribe
 from .subscriptions import MOST_FAILED, Asked, Progress, Retry, Subscriptions
-from .turns import SLOW, Turns
-from .webhooks import Result, control_id, send
+from .webhooks import SLOW, Result, Turns, control_id, send
 
 if TYPE_CHECKING:
     from ..fetcher import Fetcher
