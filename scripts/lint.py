@@ -19,6 +19,7 @@ from lint_layers import (
     check_numbers,
     check_probes,
     check_seals,
+    check_seam,
     layers_of,
 )
 from lint_sources import Package
@@ -43,6 +44,7 @@ def main() -> int:
         check_dialects(package),
         check_numbers(package, layers),
         check_seals(package),
+        check_seam(package),
         check_probes(package),
         check_words(package),
         check_parameters(package),

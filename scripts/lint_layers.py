@@ -62,6 +62,9 @@ MAY_PROBE = {
     "storage.watched": {"getattr(self._store, name)"},  # its method that a watched one calls
 }
 
+SEAM = {"cli.web_servers", "transport.web_server", "transport.one_write", "transport.bounded_protocol"}
+"""What imports `uvicorn_http`, beside itself: the command that runs uvicorn, one seam, and two former places."""
+
 ONLY_IMPORTERS = {
     "cryptography": {"crypto.codec"},
     "jsonschema_rs": {"schema.json_schema"},
@@ -272,6 +275,14 @@ def check_seals(package: Package) -> Iterator[Finding]:
             names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
             if "SealedCodec" in names and source.name not in OPEN_WHAT_IS_SEALED:
                 yield source.finding(node, "what is sealed is bound to its place by crypto.place_codec")
+
+
+def check_seam(package: Package) -> Iterator[Finding]:
+    """Yield what knows the inside of uvicorn, and should not."""
+    for source in package.sources.values():
+        for node, other in package.siblings(source):
+            if other.partition(".")[0] == "uvicorn_http" != source.package and source.name not in SEAM:
+                yield source.finding(node, f"{other} is only for {', '.join(sorted(SEAM))}")
 
 
 def check_probes(package: Package) -> Iterator[Finding]:

@@ -115,6 +115,8 @@ class TestWorkers:
         ),
         pytest.param(["tests.support.uvicorn_script"], {}, id="a script"),
         pytest.param(["uvicorn", APP], {"MRTR_WORKERS": "2"}, id="an operator"),
+        pytest.param(["uvicorn", APP, "--workers=3"], {"MRTR_WORKERS": "2"}, id="an operator, before the arguments"),
+        pytest.param(["uvicorn", APP, "--workers=2"], {"WEB_CONCURRENCY": "3"}, id="the arguments, before a variable"),
     ],
 )
 def test_the_number_is_known_whoever_says_it(command: list[str], environment: dict[str, str], tmp_path: Path) -> None:
