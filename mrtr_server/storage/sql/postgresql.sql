@@ -219,6 +219,9 @@ WHERE id >= 'task-' || :reference::text
     AND starts_with(id, 'task-' || :reference::text) AND expires + 0 > :now
 LIMIT 2;
 
+-- name: tenant_of_task
+SELECT tenant FROM mrtr_tasks WHERE id = :id;
+
 -- name: list_owned_tasks
 -- Nobody's tasks are in no list, and the index leaves them out. The sum is as above.
 SELECT

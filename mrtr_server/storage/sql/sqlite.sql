@@ -193,6 +193,9 @@ UNION ALL
 SELECT id FROM mrtr_tasks WHERE id >= 'task-' || :reference AND id < 'task-' || :reference || 'z' AND expires + 0 > :now
 LIMIT 2;
 
+-- name: tenant_of_task
+SELECT tenant FROM mrtr_tasks WHERE id = :id;
+
 -- name: list_owned_tasks
 -- Nobody's tasks are in no list, and the index leaves them out. The sum is as above.
 SELECT

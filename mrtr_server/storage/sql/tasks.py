@@ -158,6 +158,21 @@ class SQLTasks(TaskStore):
             found += [TaskRow(*row) for row in rows]
         return sorted(found, key=lambda row: (-row.updated, row.id))[:most]
 
+    async def tenant_of(self, id: str) -> str:
+        """Return which tenant a task counts for.
+
+        Args:
+            id: of the task.
+
+        Returns:
+            The digest of the tenant; empty for none, and where there is no such task.
+
+        Raises:
+            StoreUnavailable: it can't be read.
+        """
+        found = await self.database.rows("tenant_of_task", id=id)
+        return found[0][0] if found else ""
+
     async def ids_of_reference(self, reference: str) -> list[str]:
         """Return the ids of tasks that the log calls by a reference.
 
