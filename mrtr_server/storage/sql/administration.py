@@ -49,8 +49,9 @@ async def script(url: str) -> str:
         steps = database.steps_from(found)
         # New tables are made with their indexes, and the indexes of a later release are not ours to make.
         indexes = await database.missing_indexes() if found is not None and found.number in database.migrations else []
-    whole = ["BEGIN", *steps, "COMMIT"] if steps else []
-    return "".join(f"{step};\n" for step in (*whole, *indexes))
+    whole = [*database.opening, *steps, "COMMIT"] if steps else []
+    session = database.session if whole or indexes else ()
+    return "".join(f"{step};\n" for step in (*session, *whole, *indexes))
 
 
 async def review(url: str, processes: int = 1) -> list[Advice]:
