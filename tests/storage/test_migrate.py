@@ -377,7 +377,10 @@ async def in_transaction(url: str, statement: str) -> AsyncIterator[None]:
         await other.close()
 
 
-INDEXES = ["ix_mrtr_tasks_waiting", "ix_mrtr_tasks_owned", "ix_mrtr_tasks_listed", "ix_mrtr_tasks_queued"]
+INDEXES = [
+    *("ix_mrtr_tasks_waiting", "ix_mrtr_tasks_owned", "ix_mrtr_tasks_listed", "ix_mrtr_tasks_queued"),
+    *("ix_mrtr_kept_logins", "ix_mrtr_waits_paged"),
+]
 """Those that came after the tables."""
 
 

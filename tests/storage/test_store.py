@@ -285,6 +285,7 @@ class SQLContract(OwnContract):
             ("get_value", "mrtr_kept"),
             ("sweep_redemptions", "ix_mrtr_redemptions_expires"),
             ("sweep_values", "ix_mrtr_kept_expires"),
+            ("list_logins", "ix_mrtr_kept_logins"),
         ):
             plan = await explained(database, statement)
             assert index in plan, plan

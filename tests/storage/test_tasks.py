@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import re
 import sqlite3
 import time
 from collections import Counter
@@ -233,13 +234,17 @@ class SQLContract(OwnContract):
             ("list_tasks", "ix_mrtr_tasks_listed"),
             ("find_referenced_tasks", "mrtr_tasks"),
             ("sweep_tasks", "ix_mrtr_tasks_expires"),
+            ("wait_names", "ix_mrtr_waits"),
+            ("find_waits", "ix_mrtr_waits_paged"),
+            ("find_referenced_waits", "mrtr_waits"),
+            ("list_waits", "ix_mrtr_waits_listed"),
         ):
             if statement not in database.statements:
                 continue
             plan = await explained(database, statement)
             assert index in plan, plan
             assert "Seq Scan" not in plan.replace("Seq Scan on mrtr_schema", ""), plan  # it has one row
-            assert "SCAN mrtr_tasks" not in plan.replace("SCAN mrtr_tasks USING", ""), plan
+            assert not re.search(r"SCAN mrtr_(tasks|waits)(?! USING)", plan), plan
             assert "Sort" not in plan, plan
             assert "TEMP B-TREE" not in plan.partition("SCAN newest")[0], (
                 plan

@@ -115,6 +115,13 @@ RETURNING "key";
 -- name: get_value
 SELECT value FROM mrtr_kept WHERE "key" = :key AND expires > :now;
 
+-- name: list_logins
+-- For operators: the tokens of people at the provider, by when they end. Each is kept for as long from its last use on.
+SELECT "key", value, expires FROM mrtr_kept
+WHERE substr("key", 1, 6) = 'login-' AND (expires + 0, "key") < (:before, :id) AND expires + 0 > :now
+ORDER BY expires + 0 DESC, "key" DESC
+LIMIT :most;
+
 -- Tasks
 
 -- name: add_task
@@ -182,8 +189,8 @@ SELECT
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, x'', x'', x'', x'',
     version, lease, leased_until, attempts, caller
 FROM mrtr_tasks
-WHERE name || '' = :tool AND status = :status AND updated < :before AND expires + 0 > :now
-ORDER BY updated DESC
+WHERE name || '' = :tool AND status = :status AND (updated, id) < (:before, :id) AND expires + 0 > :now
+ORDER BY updated DESC, id DESC
 LIMIT :most;
 
 -- name: find_referenced_tasks
@@ -407,12 +414,28 @@ WHERE name = :name AND who = :who AND (created, id) < (:created, :id) AND expire
 ORDER BY created DESC, id DESC
 LIMIT :most;
 
+-- name: wait_names
+-- The names that have waits: one look in the index for each.
+WITH RECURSIVE names (name) AS (
+    SELECT min(name) FROM mrtr_waits
+    UNION ALL
+    SELECT (SELECT min(name) FROM mrtr_waits WHERE name > names.name) FROM names WHERE name IS NOT NULL
+)
+SELECT name FROM names WHERE name IS NOT NULL;
+
 -- name: find_waits
--- For operators: all of a name or of every name, whose id begins so, by the time and the id of the one before.
+-- For operators: of one name, whoever may answer.
 SELECT id, task, name, who, created, expires, caller FROM mrtr_waits
-WHERE (:name = '' OR name = :name) AND id LIKE :begins || '%' AND created < :before AND expires + 0 > :now
+WHERE name = :name AND (created, id) < (:created, :id) AND expires + 0 > :now
 ORDER BY created DESC, id DESC
 LIMIT :most;
+
+-- name: find_referenced_waits
+-- By the first digits of their ids.
+SELECT id FROM mrtr_waits WHERE id >= :reference AND id < :reference || 'z' AND expires + 0 > :now LIMIT 2;
+
+-- name: find_wait
+SELECT id, task, name, who, created, expires, caller FROM mrtr_waits WHERE id = :id AND expires > :now;
 
 -- name: remove_wait
 DELETE FROM mrtr_waits WHERE id = :id RETURNING id;
