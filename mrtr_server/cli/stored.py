@@ -151,8 +151,8 @@ def forget(database: str, principal: str, issuer: str, clients: tuple[str, ...],
     tasks that began before do not continue, at any replica. Logins at the server (`auth=Login(...)`) are not refreshed
     any more; to end them and delete nothing, run `mrtr-server logins end`. MRTR_KEYS must be those of the servers.
 
-    Servers continue meanwhile. It may be ended at any time, and run again: run it once more after a minute, since a
-    server may have stored something while it began.
+    Servers continue meanwhile, and hear of it at once. It may be ended at any time, and run again: run it once more
+    after a minute, since a server may have stored something while it began.
     """
     from ..storage.sql.administration import forget as forget_rows
 

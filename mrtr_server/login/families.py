@@ -5,6 +5,7 @@ ended. So a refresh token that was used is known as such long after its redempti
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -110,8 +111,8 @@ class Families:
         row = await self.store.get(key)
         return 0 if row is None else int(from_json(self._rows.unseal(key, row)))
 
-    async def advance(self, family: str, generation: int, who: Principal) -> None:
-        await self._replace(digest_parts("login generation", family), generation, who)
+    async def advance(self, family: str, generation: int, who: Principal, began: float) -> None:
+        await self._replace(digest_parts("login generation", family), generation, who, began)
 
     async def end(self, family: str, who: Principal) -> None:
         quota = self._quotas.without_bounds(who)
@@ -130,9 +131,9 @@ class Families:
                 return True
         return False
 
-    async def _replace(self, key: str, value: object, who: Principal) -> None:
-        sealed = self._rows.seal(key, to_json(value)).encode()
-        await self.store.replace(key, sealed, keep=self._seconds, quota=self._quotas.without_bounds(who))
+    async def _replace(self, key: str, value: object, who: Principal, began: float = math.inf) -> None:
+        sealed, quota = self._rows.seal(key, to_json(value)).encode(), self._quotas.without_bounds(who)
+        await self.store.replace(key, sealed, keep=self._seconds, quota=quota._replace(begun=began))
 
 
 def _name(token: str) -> str:

@@ -188,7 +188,7 @@ class TokenEndpoint:
 
     async def _advance(self, grant: Grant, token: Refresh) -> None:
         with suppress(StoreUnavailable):  # the redemption tells as much, for as long as the store is likely to be away
-            await self._families.advance(grant.family, token.generation + 1, principal_of(grant))
+            await self._families.advance(grant.family, token.generation + 1, principal_of(grant), grant.began)
 
     # The end (RFC 7009)
 

@@ -83,7 +83,8 @@ class UpstreamRows:
     async def _put(self, upstream: Upstream, about: About, *, keep: float) -> None:
         key = _key(about.family)
         sealed = self._rows.seal(key, to_json([*upstream, about._replace(used=self._clock())])).encode()
-        await self._store.replace(key, sealed, keep=keep, quota=self._quotas.of(Principal(about.subject, about.issuer)))
+        quota = self._quotas.of(Principal(about.subject, about.issuer), about.began)
+        await self._store.replace(key, sealed, keep=keep, quota=quota)
 
     async def end(self, family: str) -> None:
         """Let a row expire at once. Raises `StoreUnavailable`."""

@@ -84,18 +84,21 @@ RETURNING state;
 -- The same writer comes twice where the first reply was lost with its connection.
 INSERT INTO mrtr_kept (key, value, writer, expires, caller, tenant)
 SELECT :key, :value, :writer, :now + :keep, :caller, :tenant
-WHERE EXISTS (SELECT 1 FROM mrtr_kept WHERE key = :key)
-    OR (
-        SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
-        FROM mrtr_usage WHERE caller = '*'
-    )
+WHERE NOT EXISTS (SELECT 1 FROM mrtr_forgotten WHERE caller = :caller AND moment >= :begun AND expires > :now)
     AND (
-        SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
-        FROM mrtr_usage WHERE caller = :caller
-    )
-    AND (
-        SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
-        FROM mrtr_usage WHERE caller = :tenant
+        EXISTS (SELECT 1 FROM mrtr_kept WHERE key = :key)
+        OR (
+            SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
+            FROM mrtr_usage WHERE caller = '*'
+        )
+        AND (
+            SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
+            FROM mrtr_usage WHERE caller = :caller
+        )
+        AND (
+            SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
+            FROM mrtr_usage WHERE caller = :tenant
+        )
     )
 ON CONFLICT (key) DO UPDATE
 SET value = excluded.value, writer = excluded.writer, expires = excluded.expires, caller = excluded.caller,
@@ -106,18 +109,21 @@ RETURNING key;
 -- name: replace_value
 INSERT INTO mrtr_kept (key, value, writer, expires, caller, tenant)
 SELECT :key, :value, :writer, :now + :keep, :caller, :tenant
-WHERE EXISTS (SELECT 1 FROM mrtr_kept WHERE key = :key)
-    OR (
-        SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
-        FROM mrtr_usage WHERE caller = '*'
-    )
+WHERE NOT EXISTS (SELECT 1 FROM mrtr_forgotten WHERE caller = :caller AND moment >= :begun AND expires > :now)
     AND (
-        SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
-        FROM mrtr_usage WHERE caller = :caller
-    )
-    AND (
-        SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
-        FROM mrtr_usage WHERE caller = :tenant
+        EXISTS (SELECT 1 FROM mrtr_kept WHERE key = :key)
+        OR (
+            SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
+            FROM mrtr_usage WHERE caller = '*'
+        )
+        AND (
+            SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
+            FROM mrtr_usage WHERE caller = :caller
+        )
+        AND (
+            SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
+            FROM mrtr_usage WHERE caller = :tenant
+        )
     )
 ON CONFLICT (key) DO UPDATE
 SET value = excluded.value, writer = excluded.writer, expires = excluded.expires, caller = excluded.caller,
@@ -576,8 +582,12 @@ SELECT :now;
 -- Waits for somebody else
 
 -- name: put_wait
+-- Not that of a person who was forgotten since it began, nor one that only such a person may answer.
 INSERT INTO mrtr_waits (id, task, name, who, created, expires, caller)
-VALUES (:id, :task, :name, :who, :created, :expires, :caller)
+SELECT :id, :task, :name, :who, :created, :expires, :caller
+WHERE NOT EXISTS (
+    SELECT 1 FROM mrtr_forgotten WHERE caller IN (:caller, :who) AND moment >= :created AND expires > :now
+)
 ON CONFLICT (id) DO UPDATE SET who = excluded.who
 RETURNING id;
 
@@ -734,8 +744,8 @@ RETURNING name;
 SELECT name FROM mrtr_leases WHERE name = :lease AND holder = :holder;
 
 -- name: put_subscription
--- A row says that it was put, with what there was before: nulls for a new one. There is none where it was refused, or where
--- others have made it since this statement began.
+-- A row says that it was put, with what there was before: nulls for a new one. There is none where it was refused, also
+-- since its caller was forgotten, or where others have made it since this statement began.
 WITH before AS MATERIALIZED (
     SELECT id, kind, name, caller, body, progress, created, updated, expires FROM mrtr_subscriptions
     WHERE id = :id AND expires > :now
@@ -744,9 +754,12 @@ WITH before AS MATERIALIZED (
 put AS (
     INSERT INTO mrtr_subscriptions (id, kind, name, caller, body, progress, created, updated, expires)
     SELECT :id, :kind, :name, :caller, :body, :progress, :created, :updated, :expires
-    WHERE EXISTS (SELECT 1 FROM before)
-        OR (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND caller = :caller AND expires > :now) < :most
-        AND (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND expires > :now) < :most_in_all
+    WHERE NOT EXISTS (SELECT 1 FROM mrtr_forgotten WHERE caller = :caller AND moment >= :updated AND expires > :now)
+        AND (
+            EXISTS (SELECT 1 FROM before)
+            OR (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND caller = :caller AND expires > :now) < :most
+            AND (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND expires > :now) < :most_in_all
+        )
     ON CONFLICT (id) DO UPDATE SET
         body = excluded.body,
         updated = excluded.updated,

@@ -72,18 +72,21 @@ RETURNING state;
 -- The same writer comes twice where the first reply was lost with its connection.
 INSERT INTO mrtr_kept ("key", value, writer, expires, caller, tenant)
 SELECT :key, :value, :writer, :now + :keep, :caller, :tenant
-WHERE EXISTS (SELECT 1 FROM mrtr_kept WHERE "key" = :key)
-    OR (
-        SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
-        FROM mrtr_usage WHERE caller = '*'
-    )
+WHERE NOT EXISTS (SELECT 1 FROM mrtr_forgotten WHERE caller = :caller AND moment >= :begun AND expires > :now)
     AND (
-        SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
-        FROM mrtr_usage WHERE caller = :caller
-    )
-    AND (
-        SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
-        FROM mrtr_usage WHERE caller = :tenant
+        EXISTS (SELECT 1 FROM mrtr_kept WHERE "key" = :key)
+        OR (
+            SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
+            FROM mrtr_usage WHERE caller = '*'
+        )
+        AND (
+            SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
+            FROM mrtr_usage WHERE caller = :caller
+        )
+        AND (
+            SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
+            FROM mrtr_usage WHERE caller = :tenant
+        )
     )
 ON CONFLICT ("key") DO UPDATE
 SET value = excluded.value, writer = excluded.writer, expires = excluded.expires, caller = excluded.caller,
@@ -94,18 +97,21 @@ RETURNING "key";
 -- name: replace_value
 INSERT INTO mrtr_kept ("key", value, writer, expires, caller, tenant)
 SELECT :key, :value, :writer, :now + :keep, :caller, :tenant
-WHERE EXISTS (SELECT 1 FROM mrtr_kept WHERE "key" = :key)
-    OR (
-        SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
-        FROM mrtr_usage WHERE caller = '*'
-    )
+WHERE NOT EXISTS (SELECT 1 FROM mrtr_forgotten WHERE caller = :caller AND moment >= :begun AND expires > :now)
     AND (
-        SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
-        FROM mrtr_usage WHERE caller = :caller
-    )
-    AND (
-        SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
-        FROM mrtr_usage WHERE caller = :tenant
+        EXISTS (SELECT 1 FROM mrtr_kept WHERE "key" = :key)
+        OR (
+            SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
+            FROM mrtr_usage WHERE caller = '*'
+        )
+        AND (
+            SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
+            FROM mrtr_usage WHERE caller = :caller
+        )
+        AND (
+            SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
+            FROM mrtr_usage WHERE caller = :tenant
+        )
     )
 ON CONFLICT ("key") DO UPDATE
 SET value = excluded.value, writer = excluded.writer, expires = excluded.expires, caller = excluded.caller,
@@ -403,8 +409,12 @@ SELECT number FROM mrtr_changes WHERE written < :before ORDER BY number DESC LIM
 -- Waits for somebody else
 
 -- name: put_wait
+-- Not that of a person who was forgotten since it began, nor one that only such a person may answer.
 INSERT INTO mrtr_waits (id, task, name, who, created, expires, caller)
-VALUES (:id, :task, :name, :who, :created, :expires, :caller)
+SELECT :id, :task, :name, :who, :created, :expires, :caller
+WHERE NOT EXISTS (
+    SELECT 1 FROM mrtr_forgotten WHERE caller IN (:caller, :who) AND moment >= :created AND expires > :now
+)
 ON CONFLICT (id) DO UPDATE SET who = excluded.who
 RETURNING id;
 
@@ -536,12 +546,15 @@ SELECT name FROM mrtr_leases WHERE name = :lease AND holder = :holder;
 SELECT id, kind, name, caller, body, progress, created, updated, expires FROM mrtr_subscriptions WHERE id = :id;
 
 -- name: put_subscription
--- If it is still as it was found: one that was updated then, or none.
+-- If it is still as it was found: one that was updated then, or none; and not of a person who was forgotten since.
 INSERT INTO mrtr_subscriptions (id, kind, name, caller, body, progress, created, updated, expires)
 SELECT :id, :kind, :name, :caller, :body, :progress, :created, :updated, :expires
-WHERE EXISTS (SELECT 1 FROM mrtr_subscriptions WHERE id = :id AND expires > :now)
-    OR (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND caller = :caller AND expires > :now) < :most
-    AND (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND expires > :now) < :most_in_all
+WHERE NOT EXISTS (SELECT 1 FROM mrtr_forgotten WHERE caller = :caller AND moment >= :updated AND expires > :now)
+    AND (
+        EXISTS (SELECT 1 FROM mrtr_subscriptions WHERE id = :id AND expires > :now)
+        OR (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND caller = :caller AND expires > :now) < :most
+        AND (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND expires > :now) < :most_in_all
+    )
 ON CONFLICT (id) DO UPDATE SET
     body = excluded.body,
     updated = excluded.updated,
