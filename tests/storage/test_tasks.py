@@ -26,7 +26,7 @@ from mrtr_server.storage.sql.sqlite_file import SQLiteFile
 from mrtr_server.testing import Clock
 from mrtr_server.testing.store import TaskStoreContract
 
-from ..support.databases import TOOLS, PostgreSQL, explained, process, task_row
+from ..support.databases import TOOLS, PostgreSQL, explained, note_forgotten, process, task_row
 from ..support.serving import TIMEOUT
 from ..support.stores import InOneProcess, Stores
 
@@ -209,6 +209,9 @@ class SQLContract(OwnContract):
     @pytest.fixture
     def url(self) -> str:
         return self.database
+
+    async def forget(self, caller: str) -> None:
+        await note_forgotten(self.database, caller)
 
     def test_it_has_a_column_for_every_field(self) -> None:
         for kind in ("sqlite", "postgresql"):
