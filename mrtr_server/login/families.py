@@ -61,9 +61,10 @@ class Families:
             row_codec(ring, LOGIN, in_memory=store.in_memory), "A row of a login", "kept for another login"
         )
 
-    async def once(self, what: str, seconds: float) -> bool:
-        """Note that something happened, for some seconds; return whether it is new."""
-        return await self.store.put(digest_parts("login once", what), _MARK, keep=seconds, quota=self._quotas.of(None))
+    async def once(self, what: str, seconds: float, who: Principal | None = None) -> bool:
+        """Note that something happened, for some seconds; return whether it is new. Raises `Full`."""
+        quota = self._quotas.of_strangers if who is None else self._quotas.of(who)
+        return await self.store.put(digest_parts("login once", what), _MARK, keep=seconds, quota=quota)
 
     # What is redeemed
 
@@ -77,7 +78,7 @@ class Families:
         """Redeem a token for those who bring the same `by`. While another request redeems it, this one waits."""
         if epoch and not self.store.has_epochs:
             return Redemption("other_epoch")
-        quota = self._quotas.of(who) if began is None else self._quotas.of(who, began)
+        quota = self._quotas.of_strangers if who is None else self._quotas.of(who, math.inf if began is None else began)
         deadline = asyncio.get_running_loop().time() + LEASE + 2.0
         while True:
             found = await self.store.redeem(
