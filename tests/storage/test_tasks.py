@@ -616,3 +616,43 @@ TestModel = Model.TestCase
 TestModel.settings = settings(max_examples=100, stateful_step_count=40)
 TestSQLiteModel = SQLiteModel.TestCase
 TestSQLiteModel.settings = settings(max_examples=25, stateful_step_count=30)
+
+
+async def test_a_claim_from_many_after_a_failover_finds_what_began_to_run_before(
+    postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server gives lower numbers to transactions than were seen at the former one."""
+    monkeypatch.setattr("mrtr_server.storage.sql.tasks.QUEUES", 2)
+    store, now = SQLStore(postgresql.url(await postgresql.new_database())), time.time()
+    lapsed = task_row(updated=now - 60, lease="dead")
+    await store.add_task(lapsed, seconds=-1)
+    for _ in range(3):
+        await store.add_task(task_row())
+    await store.measure(TOOLS)
+    store._seen = dict.fromkeys(TOOLS, (2 ** 60, 2 ** 60))
+    assert [row.id for row in await store.claim_tasks("mine", seconds=60, most=1, tools=TOOLS)] == [lapsed.id]
+    await store.close()
+
+
+async def test_a_claim_that_leaves_nothing_of_its_tools_says_nothing_of_others(
+    postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mrtr_server.storage.sql.tasks.QUEUES", 2)
+    monkeypatch.setattr("mrtr_server.storage.sql.tasks.MANY_FOR", 600.0)
+    store, run = SQLStore(postgresql.url(await postgresql.new_database())), list[str]()
+    for tool in "ab":
+        for _ in range(4):
+            await store.add_task(task_row(name=tool))
+    rows = store.database.rows
+
+    async def noted(statement: str, **given: Any) -> Any:
+        run.append(statement)
+        return await rows(statement, **given)
+
+    monkeypatch.setattr(store.database, "rows", noted)
+    for tool, most in (("a", 1), ("b", 1), ("b", 10)):
+        await store.claim_tasks("mine", seconds=60, most=most, tools=[tool])
+    run.clear()
+    await store.claim_tasks("mine", seconds=60, most=1, tools=["a"])
+    assert run == ["claim_from_many"], "that many of its tasks wait is known still"
+    await store.close()

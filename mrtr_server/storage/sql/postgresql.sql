@@ -403,7 +403,11 @@ free AS MATERIALIZED (
     ) AS found
     UNION ALL
     SELECT found.id, found.caller, found.updated
-    FROM unnest(:tools::text[], :running::bigint[]) AS seen (tool, running) CROSS JOIN LATERAL (
+    FROM (
+        SELECT tool, CASE WHEN running <= oldest THEN running ELSE 0 END AS running
+        FROM unnest(:tools::text[], :running::bigint[]) AS seen (tool, running),
+            CAST(pg_snapshot_xmin(pg_current_snapshot())::text AS bigint) AS oldest
+    ) AS places CROSS JOIN LATERAL (
         SELECT id, caller, updated FROM mrtr_tasks
         WHERE status || '' = 'working' AND name || '' = tool AND lease <> '' AND queued >= running
             AND leased_until <= :now

@@ -257,7 +257,8 @@ class SQLTasks(TaskStore):
         if any(time.monotonic() < self._many.get(tool, 0.0) for tool in tools):
             found = await self.database.rows("claim_from_many", **given)
             if len(found) < given["most"]:
-                self._many.clear()
+                for tool in tools:
+                    self._many.pop(tool, None)
             return found
         found = await self.database.rows("claim_tasks", **given)
         *_, are_many, waiting, running = found[0]
