@@ -629,7 +629,7 @@ async def test_a_claim_from_many_after_a_failover_finds_what_began_to_run_before
     for _ in range(3):
         await store.add_task(task_row())
     await store.measure(TOOLS)
-    store._seen = dict.fromkeys(TOOLS, (2 ** 60, 2 ** 60))
+    store._seen = dict.fromkeys(TOOLS, (2**60, 2**60))
     assert [row.id for row in await store.claim_tasks("mine", seconds=60, most=1, tools=TOOLS)] == [lapsed.id]
     await store.close()
 
