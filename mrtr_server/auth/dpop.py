@@ -15,6 +15,7 @@ from ..crypto.digests import digest_parts
 from ..crypto.keys import KeyRing
 from ..crypto.place_codec import PlaceCodec
 from ..errors import Full, InvalidRequestState, ProofRefused, SetupError
+from ..protocol.callers import Principal
 
 Mode = Literal["accept", "require"]
 
@@ -33,7 +34,7 @@ _MEMBERS = {"EC": ("crv", "kty", "x", "y"), "OKP": ("crv", "kty", "x"), "RSA": (
 
 _PORTS = {"https": 443, "http": 80}
 
-Once = Callable[[str, float], Awaitable[bool]]
+Once = Callable[[str, float, Principal | None], Awaitable[bool]]
 """Notes that something happened, for some seconds; returns whether it is new."""
 
 
@@ -60,7 +61,7 @@ class _Seen:
         self._clock = clock
         self._until: OrderedDict[str, float] = OrderedDict()
 
-    async def __call__(self, what: str, seconds: float) -> bool:
+    async def __call__(self, what: str, seconds: float, who: Principal | None) -> bool:
         now = self._clock()
         while self._until and next(iter(self._until.values())) <= now:
             self._until.popitem(last=False)
@@ -104,9 +105,9 @@ class Proofs:
         base = self._base.at(host, root)
         return "" if base is None else base + escape_path(path.removeprefix(root))
 
-    async def use(self, proof: Proof) -> None:
-        """Note that a proof was used. Raises `ProofRefused` if it was before, and `Full`."""
-        if not await self._once(digest_parts("dpop", proof.jkt, proof.jti), NONCE_SECONDS + AHEAD):
+    async def use(self, proof: Proof, who: Principal | None) -> None:
+        """Note that a proof was used, of whoever has the token. Raises `ProofRefused` if it was before, and `Full`."""
+        if not await self._once(digest_parts("dpop", proof.jkt, proof.jti), NONCE_SECONDS + AHEAD, who):
             raise self._refused("the proof came before")
 
     def verify(

@@ -12,8 +12,9 @@ from starlette.authentication import AuthenticationError
 from ..concurrency.running import PerLoop, running_loop
 from ..crypto.keys import KeyRing
 from ..errors import IssuerUnavailable, SetupError
+from ..protocol.callers import Principal
 from ..storage.base import Store
-from ..storage.quotas import Quota, Quotas
+from ..storage.quotas import Quotas
 from .dpop import Mode, Proofs, check_mode
 from .token_backend import LEEWAY, TokenBackend, VerifiedTokens, expires_at
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:  # it loads PyJWT
 logger = logging.getLogger("mrtr_server")
 
 
-async def _once_in(store: Store, quota: Quota, what: str, seconds: float) -> bool:
-    return await store.put(what, b"1", keep=seconds, quota=quota)
+async def _once_in(store: Store, quotas: Quotas, what: str, seconds: float, who: Principal | None) -> bool:
+    return await store.put(what, b"1", keep=seconds, quota=quotas.of(who))
 
 
 class JWTAuth(TokenBackend):
@@ -106,7 +107,7 @@ class JWTAuth(TokenBackend):
             return self
         bound, once = copy(self), None
         if self._dpop_replay == "store":
-            once = partial(_once_in, store, quotas.of(None))
+            once = partial(_once_in, store, quotas)
         bound.proofs = Proofs(self._dpop, ring, base_url, once)
         return bound
 

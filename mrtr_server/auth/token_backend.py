@@ -15,6 +15,7 @@ from starlette.authentication import AuthCredentials, AuthenticationBackend, Aut
 from starlette.requests import HTTPConnection
 
 from ..errors import Full, IssuerUnavailable, ProofRefused, SetupError, StoreUnavailable, check_scopes
+from ..protocol.callers import Principal, principal_of
 from .dpop import Proofs
 from .fixed_tokens import TokenUser
 
@@ -139,7 +140,8 @@ class TokenBackend(AuthenticationBackend):
         scheme, token = presented
         digest = sha256(token).digest()  # the token itself is kept nowhere
         found = self._known.get(digest, self._clock()) or await self._verify(token, digest)
-        await check_proof(self.proofs, conn, scheme, token, getattr(found[1], "jkt", ""))
+        _, user = found
+        await check_proof(self.proofs, conn, scheme, token, getattr(user, "jkt", ""), principal_of(user))
         return found
 
     async def _verify(self, token: bytes, digest: bytes) -> Found:
@@ -278,7 +280,9 @@ def read_authorization(connection: HTTPConnection, *, with_proofs: bool = False)
     return scheme, token
 
 
-async def check_proof(proofs: "Proofs | None", connection: HTTPConnection, scheme: str, token: bytes, jkt: str) -> None:
+async def check_proof(
+    proofs: "Proofs | None", connection: HTTPConnection, scheme: str, token: bytes, jkt: str, who: Principal | None
+) -> None:
     """Check that whoever sends a token holds the key that it is bound to (RFC 9449, section 7)."""
     if proofs is None:
         return
@@ -298,7 +302,7 @@ async def check_proof(proofs: "Proofs | None", connection: HTTPConnection, schem
         host = next((value.decode("latin-1") for name, value in headers if name == b"host"), "")
         url = proofs.url_of(host, scope.get("root_path", ""), scope["path"])
         proof = proofs.verify(given, scope["method"], url, token=token, jkt=jkt)
-        await proofs.use(proof)
+        await proofs.use(proof, who)
     except ProofRefused as error:
         raise AuthenticationError(str(error)) from error
     except (StoreUnavailable, Full) as error:  # that a proof is used once can't be noted

@@ -11,7 +11,7 @@ from ..logs.formats import plain
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON
 from ..storage.quotas import Quotas
-from .stored import echo_rows, ring_of_servers, run_on, takes_database
+from .stored import echo_next, echo_rows, ring_of_servers, run_on, takes_database, takes_page
 
 if TYPE_CHECKING:
     from ..login.records import About
@@ -27,9 +27,9 @@ def logins() -> None:
 
 @logins.command("list")
 @takes_database
-@click.option("--limit", default=50, type=click.IntRange(1), show_default=True, help="How many to print at most.")
+@takes_page("logins that end")
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each.")
-def list_logins(database: str, limit: int, as_json: bool) -> None:
+def list_logins(database: str, before: tuple[float, str], limit: int, as_json: bool) -> None:
     """List logins that have not ended, the last used first.
 
     Each line has the provider and the person's id there, as `end` takes them; the name that the provider calls the
@@ -39,15 +39,15 @@ def list_logins(database: str, limit: int, as_json: bool) -> None:
     from ..login.upstream_tokens import logins_in  # loads what verifies tokens
 
     ring = ring_of_servers()
-    found = run_on(database, lambda store: logins_in(store, ring))
+    found, place = run_on(database, lambda store: logins_in(store, ring, before=before, most=limit))
 
     def line(about: "About", described: JSON) -> str:
         text = plain(f"{about.issuer}  {about.subject}  {about.person}  {about.client}")
         return f"{text}  began {described['began']}  used {described['used']}"
 
-    echo_rows([(about, _describe(about)) for about in found[:limit]], None if as_json else line)
-    if len(found) > limit:
-        click.echo(f"There are {len(found)}: raise --limit", err=True)
+    echo_rows([(about, _describe(about)) for about in found], None if as_json else line)
+    if len(found) == limit:
+        echo_next(limit, *place)
 
 
 def _describe(about: "About") -> JSON:

@@ -1,11 +1,11 @@
 """`mrtr-server keygen`, `db`, `open`, `tasks` and `forget`: keys, and what servers seal and store."""
 
 import asyncio
-import math
 import secrets
 import sys
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar, get_args
 
 import click
@@ -151,8 +151,8 @@ def forget(database: str, principal: str, issuer: str, clients: tuple[str, ...],
     tasks that began before do not continue, at any replica. Logins at the server (`auth=Login(...)`) are not refreshed
     any more; to end them and delete nothing, run `mrtr-server logins end`. MRTR_KEYS must be those of the servers.
 
-    Servers continue meanwhile. It may be ended at any time, and run again: run it once more after a minute, since a
-    server may have stored something while it began.
+    Servers continue meanwhile, and hear of it at once. It may be ended at any time, and run again: run it once more
+    after a minute, since a server may have stored something while it began.
     """
     from ..storage.sql.administration import forget as forget_rows
 
@@ -169,7 +169,34 @@ def forget(database: str, principal: str, issuer: str, clients: tuple[str, ...],
 
 T = TypeVar("T")
 
-TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]
+
+_TIME = click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"])
+
+
+def _place(ctx: click.Context, param: click.Parameter, value: str) -> tuple[float, str]:
+    """Return a time, or the place where a page has ended: its moment to the last digit, and the id there."""
+    moment, slash, id = value.partition("/")
+    with suppress(ValueError):
+        if slash:
+            return float(moment), id
+    time: datetime = _TIME.convert(value, param, ctx)
+    return time.replace(tzinfo=time.tzinfo or UTC).timestamp(), ""
+
+
+def takes_page(what: str) -> "Callable[[Callable[..., None]], Callable[..., None]]":
+    """Add the options that choose a page of a list; `what` says what of a row is before a time."""
+    before = click.option(
+        "--before",
+        callback=_place,
+        default="inf/",
+        metavar="TIME",
+        help=f"Only {what} before, as the list has times, or where the last page says.",
+    )
+    limit = click.option(
+        "--limit", default=50, type=click.IntRange(1), show_default=True, help="How many to print at most."
+    )
+    return lambda command: before(limit(command))
+
 
 _takes_task = click.argument("task", metavar="TASK")
 
@@ -186,27 +213,20 @@ def tasks() -> None:
 @takes_database
 @click.option("--status", type=click.Choice(get_args(TaskStatus)), help="Only tasks of this status.")
 @click.option("--tool", default="", metavar="NAME", help="Only tasks of this tool.")
-@click.option(
-    "--before",
-    type=click.DateTime(TIMES),
-    metavar="TIME",
-    help="Only tasks that changed before, as the list has times.",
-)
-@click.option("--limit", default=50, type=click.IntRange(1), show_default=True, help="How many to print at most.")
+@takes_page("tasks that changed")
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each.")
 def list_tasks(
-    database: str, status: str | None, tool: str, before: datetime | None, limit: int, as_json: bool
+    database: str, status: str | None, tool: str, before: tuple[float, str], limit: int, as_json: bool
 ) -> None:
     """List tasks, the last changed first. Their contents stay sealed."""
-    until = moment_of(before)
-    rows = run_on(database, lambda store: store.list_tasks(status=status or "", tool=tool, before=until, most=limit))
+    rows = run_on(database, lambda store: store.list_tasks(status=status or "", tool=tool, before=before, most=limit))
 
     def line(row: TaskRow, described: JSON) -> str:
         return f"{row.id}  {row.status:14}  {described['updated']}  " + plain(f"{row.name}  {row.message}")
 
     echo_rows([(row, describe(row)) for row in rows], None if as_json else line)
     if len(rows) == limit:
-        echo_next(limit, rows[-1].updated)
+        echo_next(limit, rows[-1].updated, rows[-1].id)
 
 
 @tasks.command()
@@ -257,23 +277,15 @@ def retry(database: str, task: str) -> None:
     click.echo(row.id)
 
 
-def moment_of(before: datetime | None) -> float:
-    """Return a time of the command line in seconds since the epoch; None is after all others."""
-    return math.inf if before is None else before.replace(tzinfo=before.tzinfo or UTC).timestamp()
-
-
 def echo_rows(rows: Iterable[tuple[T, JSON]], line: Callable[[T, JSON], str] | None) -> None:
     """Print a line for each row, of which there is a description; by default that itself, as JSON."""
     for row, described in rows:
         click.echo(plain_json(to_json(described).decode()) if line is None else line(row, described).rstrip())
 
 
-def echo_next(limit: int, last: float) -> None:
-    """Print how to get what comes after a list of `limit` rows, the last of which is of that moment."""
-    # Not that moment itself: a microsecond is coarser than what is stored, so none may be left out.
-    after = datetime.fromtimestamp(last, UTC) + timedelta(microseconds=1)
-    next_ = after.isoformat(timespec="microseconds")
-    click.echo(f"There may be more than {limit}: raise --limit, or add --before {next_}", err=True)
+def echo_next(limit: int, moment: float, id: str) -> None:
+    """Print how to get what comes after a list of `limit` rows, the last of which is of that moment and id."""
+    click.echo(f"There may be more than {limit}: raise --limit, or add --before {moment!r}/{id}", err=True)
 
 
 def run_on(database: str, work: "Callable[[SQLStore], Awaitable[T]]") -> T:

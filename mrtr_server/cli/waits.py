@@ -1,6 +1,5 @@
 """`mrtr-server waits`: what flows wait for that somebody else answers."""
 
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +10,7 @@ from ..flow.states import utc_time
 from ..logs.formats import plain, plain_json
 from ..protocol.messages import JSON
 from ..storage.rows import TaskRow, WaitRow
-from .stored import TIMES, describe, echo_next, echo_rows, moment_of, ring_of_servers, run_on, takes_database
+from .stored import describe, echo_next, echo_rows, ring_of_servers, run_on, takes_database, takes_page
 
 if TYPE_CHECKING:
     from ..storage.sql.store import SQLStore
@@ -32,23 +31,21 @@ def waits() -> None:
 @waits.command("list")
 @takes_database
 @click.option("--name", default="", metavar="NAME", help="Only waits that app.wait has called so.")
-@click.option("--before", type=click.DateTime(TIMES), metavar="TIME", help="Only waits that began before.")
-@click.option("--limit", default=50, type=click.IntRange(1), show_default=True, help="How many to print at most.")
+@takes_page("waits that began")
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each.")
-def list_waits(database: str, name: str, before: datetime | None, limit: int, as_json: bool) -> None:
+def list_waits(database: str, name: str, before: tuple[float, str], limit: int, as_json: bool) -> None:
     """List waits, the newest first. What they are about stays sealed.
 
     For a minute after its task has ended or gone on, a wait may still be listed; `show` says how the task is.
     """
-    until = moment_of(before)
-    rows = run_on(database, lambda store: store.find_waits(name=name, before=until, most=limit))
+    rows = run_on(database, lambda store: store.find_waits(name=name, before=before, most=limit))
 
     def line(row: WaitRow, described: JSON) -> str:
         return f"{row.id}  {described['began']}  until {described['until']}  " + plain(f"{row.name}  task {row.task}")
 
     echo_rows([(row, _describe(row)) for row in rows], None if as_json else line)
     if len(rows) == limit:
-        echo_next(limit, rows[-1].created)
+        echo_next(limit, rows[-1].created, rows[-1].id)
 
 
 @waits.command()
@@ -89,12 +86,13 @@ def withdraw(database: str, wait: str) -> None:
 
 
 async def _find(store: "SQLStore", named: str) -> tuple[WaitRow, TaskRow | None]:
-    found = await store.find_waits(begins=named, most=2) if named and _HEX.issuperset(named) else []
-    if not found:
-        raise SetupError("There is no such wait; it may have been answered")
-    if len(found) > 1:
+    ids = await store.waits_of_reference(named) if named and _HEX.issuperset(named) else []
+    if len(ids) > 1:
         raise SetupError(f"Several waits begin with {named}; give more digits")
-    return found[0], await store.find_task(found[0].task)
+    found = await store.find_wait(ids[0]) if ids else None
+    if found is None:
+        raise SetupError("There is no such wait; it may have been answered")
+    return found, await store.find_task(found.task)
 
 
 def _describe(row: WaitRow) -> JSON:

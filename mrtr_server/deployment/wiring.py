@@ -129,7 +129,7 @@ class ServerParts:
             audience=audience,
             require_shared_store=shared.require_shared_store,
             unanswered=UnansweredAsks(limits, rates, clock),
-            forgotten=Forgotten(store, ring),
+            forgotten=(forgotten := Forgotten(store, ring)),
             clock=clock,
             keeps_plain=settings.codec is None,  # another codec may keep what our keys do not
         )
@@ -160,6 +160,7 @@ class ServerParts:
             audience,
             clock,
             tally,
+            forgotten,
         )
         rounds.emitter = events.log
         records.listener = OwnEvents(types, events.log, records, self.desk, events.subscriptions)

@@ -4,7 +4,7 @@ import asyncio
 import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing, suppress
 from contextvars import Context
@@ -22,6 +22,7 @@ from ..crypto.keys import KeyRing
 from ..crypto.place_codec import PlaceCodec
 from ..errors import FlowError, InvalidRequestState, StoreUnavailable
 from ..flow.events import EventType
+from ..flow.states import Forgotten
 from ..logs.failures import report_failure
 from ..protocol.callers import Principal
 from ..protocol.messages import Change, Subscription
@@ -69,6 +70,8 @@ TRIM_EVERY = 100  # events of a type that a process adds before it removes the o
 TRIM_AFTER = 15.0
 """Seconds from an event in a transaction of the author's to the trimming that it brings about."""
 
+FORGOTTEN = Change("forgotten")
+
 _position = attrgetter("position")
 
 
@@ -101,9 +104,17 @@ class EventLog:
     """The log of the events of one server, which all replicas share."""
 
     def __init__(
-        self, store: Store, ring: KeyRing, fanout: Fanout, options: Events, clock: Callable[[], float], audience: str
+        self,
+        store: Store,
+        ring: KeyRing,
+        fanout: Fanout,
+        options: Events,
+        clock: Callable[[], float],
+        audience: str,
+        forgotten: Forgotten,
     ) -> None:
         self.store = store
+        self.forgotten = forgotten
         self.options = options
         self.now = clock
         self.fanout = fanout
@@ -268,6 +279,12 @@ class EventLog:
         """Return what waits for the events after a position. It is to be closed."""
         return Follower(self, self._tails.here(lambda: _Tail(self)), name, position)
 
+    async def is_forgotten(self, who: Principal | None, since: float) -> bool:
+        """Return whether somebody was forgotten who has subscribed to events before."""
+        if self.forgotten.is_due:
+            await self.forgotten.look()
+        return self.forgotten.ends(who, since)
+
     async def close(self) -> None:
         """End what reads for this event loop."""
         if (tail := self._tails.pop()) is not None:
@@ -385,7 +402,7 @@ class _Tail:
             self._changes.turn_to(self._subscribed())
 
     def _subscribed(self) -> Subscription:
-        return self._log.fanout.subscribe(frozenset(Change("event", name) for name in self._kept))
+        return self._log.fanout.subscribe(frozenset({FORGOTTEN, *(Change("event", name) for name in self._kept)}))
 
     def moved(self, name: str) -> "asyncio.Future[None]":
         kept = self._kept[name]
@@ -408,7 +425,9 @@ class _Tail:
     async def _read(self) -> None:
         pauses = _Pauses()
 
-        async def look(heard: object) -> None:
+        async def look(heard: Sequence[Change] | None) -> None:
+            if heard and FORGOTTEN in heard:  # before anybody gets what is read now
+                await self._log.forgotten.look()
             if (early := self._next - running_loop().time()) > 0:  # what comes meanwhile is read with it
                 await asyncio.sleep(early)
             try:

@@ -7,7 +7,7 @@ from typing import Any, NotRequired
 from typing_extensions import TypedDict
 
 from ..crypto.digests import digest
-from ..errors import FlowError, SetupError, StoreUnavailable, ToolError
+from ..errors import FlowError, InvalidRequestState, SetupError, StoreUnavailable, ToolError
 from ..flow.events import MODES, EventType
 from ..logs.failures import report_failure
 from ..protocol.callers import Caller
@@ -158,6 +158,8 @@ class OwnEvents:
                 await self._of_task(ENDS, row, row.status)
             elif row.questions and (REQUESTED in self._types or ASKS in self._types):
                 await self._asked(row, self._records.sealed.unseal_questions(row))
+        except InvalidRequestState:  # of somebody who was forgotten meanwhile
+            pass
         except (StoreUnavailable, FlowError) as error:
             report_failure("What became of a task of %r (%s) is no event", row.name, row.reference, error=error)
 
@@ -206,5 +208,7 @@ class OwnEvents:
             reminder = await self._subscriptions.store.find_subscription(reminder_id(wait_id(row.id, key)))
             if reminder is not None:
                 await self._subscriptions.store.put_subscription(ended(reminder, self._log.now()))
+        except InvalidRequestState:  # as above
+            pass
         except (StoreUnavailable, FlowError) as error:
             report_failure("That a wait was answered is no event", error=error)

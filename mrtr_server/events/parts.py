@@ -10,6 +10,7 @@ from ..concurrency.threads import Threads
 from ..crypto.keys import KeyRing
 from ..flow.authorization import Authorizer
 from ..flow.events import EventType
+from ..flow.states import Forgotten
 from ..limits import Limits
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
@@ -59,9 +60,10 @@ def build_events(
     audience: str,
     clock: Callable[[], float],
     tally: Tally,
+    forgotten: Forgotten,
 ) -> EventParts:
     """Return the parts of one server. Nothing is opened before there is a type of event."""
-    log = EventLog(store, ring, fanout, options, clock, audience)
+    log = EventLog(store, ring, fanout, options, clock, audience, forgotten)
     subscriptions, sources = Subscriptions(store, ring, types, log.callers), Sources(threads)
     courier = Courier(log, subscriptions, sources, authorizer, limits.lease_seconds, tally)
     parts = EventParts(types, log, subscriptions, sources, webhooks, courier)

@@ -47,6 +47,7 @@ class EventStream:
         self._rows: list[EventRow] = []
         self._reached = position
         self._is_over = False
+        self._began = log.now()
 
     @property
     def wanted(self) -> frozenset[Change]:
@@ -78,7 +79,7 @@ class EventStream:
                 if page.lost:
                     self._begins, self._reached = True, page.begins
                     return []
-            if self._rows and not await may_subscribe(self._authorizer, self._subscriber):
+            if self._rows and not await self._may_go_on():
                 self._is_over = True
                 return [EventFrame("event", "terminated", params={"error": self._lost_access})]
             portion = _portion(self._rows)
@@ -93,6 +94,11 @@ class EventStream:
         if not frames and running_loop().time() >= self._due:
             frames = [EventFrame("event", "heartbeat", params={"cursor": await self._cursor()})]
         return frames
+
+    async def _may_go_on(self) -> bool:
+        if await self._log.is_forgotten(self._subscriber.caller.principal, self._began):
+            return False
+        return await may_subscribe(self._authorizer, self._subscriber)
 
     async def _frame(self, row: EventRow) -> EventFrame | None:
         event = self._log.open(self._subscriber.type, row)

@@ -240,10 +240,11 @@ class KeptAsks:
         return ask.expires <= self._clock()
 
     async def _put(self, call: Call, key: str, payload: bytes, expires: float) -> None:
-        keep = max(expires - self._clock(), 0.0) + REDEEMED_FOR
+        now = self._clock()
+        keep, quota = max(expires - now, 0.0) + REDEEMED_FOR, self._quotas.of(call.principal, now)
         with suppress(StoreUnavailable, Busy):  # the token carries it
             sealed = self._rows.seal(key, payload).encode()
-            await self._store.replace(key, sealed, keep=keep, quota=self._quotas.of(call.principal))
+            await self._store.replace(key, sealed, keep=keep, quota=quota)
 
     async def _get(self, what: str, call: Call, *parts: Any) -> bytes | None:
         for key in self._keys(what, call, *parts):  # the first but while keys are rotated

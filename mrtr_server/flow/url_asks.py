@@ -198,7 +198,9 @@ class Callbacks:
                 f"The callback returned {len(payload)} bytes; Limits(state_bytes=...) allows {self.limits.state_bytes}"
             )
         sealed = self._sealed.seal(link.id, payload).encode()
-        keep, quota = max(1.0, link.expires - self.clock()), self._quotas.of(person)
+        now = self.clock()
+        begun = min(link.expires - self.limits.flow_seconds, now)  # of a task, that may be too late, but no later
+        keep, quota = max(1.0, link.expires - now), self._quotas.of(person, begun)
         kept = await self.store.put(link.id, sealed, keep=keep, quota=quota)
         self.fanout.publish(Change("page", link.id))
         return kept

@@ -129,7 +129,7 @@ class LiveAnswers:
         if left <= -KEPT_AFTER:
             return  # the round can't run any more
         sealed = self._sealed.seal(id, to_json(answer))
-        keep, quota = max(left, 0.0) + KEPT_AFTER, self._quotas.of(principal)
+        keep, quota = max(left, 0.0) + KEPT_AFTER, self._quotas.of(principal, self._clock())
         is_first = await self._store.put(id, sealed.encode(), keep=keep, quota=quota)
         # An unsealed answer stays in this process.
         note = sealed if is_first and (not self._store.in_memory or self._is_told_here) else ""

@@ -149,8 +149,9 @@ class EventIds:
         (_, row), origin = digest_twice(place, payload), event.origin
         short = to_json(["row", row, origin.method, origin.request_id, origin.session.version])
         sealed = self._rows.seal(_key(place, row), payload).encode()
-        keep = max(event.expires - self._clock(), 0.0) + KEPT_AFTER
-        return SealedEvent(self._codec.seal(place, short), asked, b"", row, sealed, keep, self._quotas.of(principal))
+        now = self._clock()
+        keep, quota = max(event.expires - now, 0.0) + KEPT_AFTER, self._quotas.of(principal, now)
+        return SealedEvent(self._codec.seal(place, short), asked, b"", row, sealed, keep, quota)
 
     async def keep(self, event: SealedEvent) -> None:
         """Keep what an id does not hold itself; the store alone holds it then. Raises `StoreUnavailable` and `Full`."""

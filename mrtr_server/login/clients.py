@@ -293,7 +293,7 @@ class Clients:
         left, jti = float(claims["exp"]) - self._clock(), claims.get("jti")
         if audience not in ([issuer], [endpoint]) or left > _ASSERTION_SECONDS or not isinstance(jti, str):
             raise refused
-        if not await self._once(f"assertion {id} {jti}", left + 60.0):
+        if not await self._once(f"assertion {id} {jti}", left + 60.0, None):
             raise refused
         return id
 

@@ -5,6 +5,7 @@ ended. So a refresh token that was used is known as such long after its redempti
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -60,9 +61,10 @@ class Families:
             row_codec(ring, LOGIN, in_memory=store.in_memory), "A row of a login", "kept for another login"
         )
 
-    async def once(self, what: str, seconds: float) -> bool:
-        """Note that something happened, for some seconds; return whether it is new."""
-        return await self.store.put(digest_parts("login once", what), _MARK, keep=seconds, quota=self._quotas.of(None))
+    async def once(self, what: str, seconds: float, who: Principal | None = None) -> bool:
+        """Note that something happened, for some seconds; return whether it is new. Raises `Full`."""
+        quota = self._quotas.of_strangers if who is None else self._quotas.of(who)
+        return await self.store.put(digest_parts("login once", what), _MARK, keep=seconds, quota=quota)
 
     # What is redeemed
 
@@ -76,7 +78,7 @@ class Families:
         """Redeem a token for those who bring the same `by`. While another request redeems it, this one waits."""
         if epoch and not self.store.has_epochs:
             return Redemption("other_epoch")
-        quota = self._quotas.of(who) if began is None else self._quotas.of(who, began)
+        quota = self._quotas.of_strangers if who is None else self._quotas.of(who, math.inf if began is None else began)
         deadline = asyncio.get_running_loop().time() + LEASE + 2.0
         while True:
             found = await self.store.redeem(
@@ -110,8 +112,8 @@ class Families:
         row = await self.store.get(key)
         return 0 if row is None else int(from_json(self._rows.unseal(key, row)))
 
-    async def advance(self, family: str, generation: int, who: Principal) -> None:
-        await self._replace(digest_parts("login generation", family), generation, who)
+    async def advance(self, family: str, generation: int, who: Principal, began: float) -> None:
+        await self._replace(digest_parts("login generation", family), generation, who, began)
 
     async def end(self, family: str, who: Principal) -> None:
         quota = self._quotas.without_bounds(who)
@@ -130,9 +132,9 @@ class Families:
                 return True
         return False
 
-    async def _replace(self, key: str, value: object, who: Principal) -> None:
-        sealed = self._rows.seal(key, to_json(value)).encode()
-        await self.store.replace(key, sealed, keep=self._seconds, quota=self._quotas.without_bounds(who))
+    async def _replace(self, key: str, value: object, who: Principal, began: float = math.inf) -> None:
+        sealed, quota = self._rows.seal(key, to_json(value)).encode(), self._quotas.without_bounds(who)
+        await self.store.replace(key, sealed, keep=self._seconds, quota=quota._replace(begun=began))
 
 
 def _name(token: str) -> str:

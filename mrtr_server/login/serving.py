@@ -20,6 +20,7 @@ from .authorize import CALLBACK, CONSENT, Authorizing, Site, comparable
 from .clients import METHODS, Clients, read_json
 from .records import Grant, Seals, Upstream
 from .token_endpoint import RETRY_AFTER, TOKEN, TokenEndpoint, away
+from .tokens import principal_of
 from .upstream_tokens import UpstreamTokens
 from .web import json_response, preflight, read_body, respond
 
@@ -122,7 +123,7 @@ class LoginServer(AuthenticationBackend):
         if found.expires <= self._clock():
             raise AuthenticationError("the token has expired")
         grant = Grant(*found.grant)
-        await check_proof(self.proofs, conn, scheme, token, grant.jkt)
+        await check_proof(self.proofs, conn, scheme, token, grant.jkt, principal_of(grant))
         client = grant.client if self._bind_client else ""
         upstream = Upstream(found.upstream, scopes=found.upstream_scopes)
         login = self.upstream.login_of(grant, upstream, found.expires)

@@ -12,6 +12,7 @@ from ..auth.dpop import Proof, Proofs
 from ..crypto.digests import challenge_of
 from ..errors import IssuerUnavailable, NotAdmitted, OAuthError, ProofRefused, ProviderRefused, StoreUnavailable
 from ..logs.refusals import RefusalLog
+from ..protocol.callers import Principal
 from ..storage.rows import Redemption
 from .authorize import Site, check_resource
 from .clients import PUBLIC, Clients
@@ -80,11 +81,11 @@ class TokenEndpoint:
         except ProofRefused as error:
             raise _refused(error) from None
 
-    async def _use(self, proof: Proof) -> None:
+    async def _use(self, proof: Proof, who: Principal) -> None:
         """Note that a proof was used: of whoever has a code or a token, or anybody could fill what is noted."""
         try:
             if proof.jkt:
-                await self._proofs.use(proof)
+                await self._proofs.use(proof, who)
         except ProofRefused as error:
             raise _refused(error) from None
 
@@ -106,7 +107,7 @@ class TokenEndpoint:
         if grant.jkt not in ("", jkt):
             raise _invalid("The code is bound to another key")
         who = principal_of(grant)
-        await self._use(proof)
+        await self._use(proof, who)
         redeemed = await self._families.redeem(
             text, client, code.epoch, keep=2 * CODE_SECONDS, who=who, began=grant.began
         )
@@ -148,7 +149,7 @@ class TokenEndpoint:
         if not set(scopes) <= set(grant.scopes):
             raise OAuthError("invalid_scope", "The person did not allow that: let them log in again")
         who = principal_of(grant)
-        await self._use(proof)
+        await self._use(proof, who)
         redeemed = await self._families.redeem(text, client, token.epoch, keep=REDEEMED, who=who, began=grant.began)
         if redeemed.verdict == "running":
             raise away("The same token is being refreshed")
@@ -188,7 +189,7 @@ class TokenEndpoint:
 
     async def _advance(self, grant: Grant, token: Refresh) -> None:
         with suppress(StoreUnavailable):  # the redemption tells as much, for as long as the store is likely to be away
-            await self._families.advance(grant.family, token.generation + 1, principal_of(grant))
+            await self._families.advance(grant.family, token.generation + 1, principal_of(grant), grant.began)
 
     # The end (RFC 7009)
 

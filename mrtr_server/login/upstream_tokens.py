@@ -1,6 +1,7 @@
 """The tokens of people at the provider: within those of clients, or in the store, one row for each login."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -39,8 +40,6 @@ _PAUSE = 0.1
 MOST_UNPUT = 1000
 
 MOST_BROUGHT = 1000  # tokens that are at hand for tasks, each of 2 KB at most
-
-LOOKED_AT = 500  # rows that are read at once
 
 
 class Row(NamedTuple):
@@ -84,7 +83,8 @@ class UpstreamRows:
     async def _put(self, upstream: Upstream, about: About, *, keep: float) -> None:
         key = _key(about.family)
         sealed = self._rows.seal(key, to_json([*upstream, about._replace(used=self._clock())])).encode()
-        await self._store.replace(key, sealed, keep=keep, quota=self._quotas.of(Principal(about.subject, about.issuer)))
+        quota = self._quotas.of(Principal(about.subject, about.issuer), about.began)
+        await self._store.replace(key, sealed, keep=keep, quota=quota)
 
     async def end(self, family: str) -> None:
         """Let a row expire at once. Raises `StoreUnavailable`."""
@@ -191,7 +191,7 @@ def _refresh_of(family: str, upstream: Upstream) -> str:
 
 
 def _key(family: str) -> str:
-    return digest_parts("login upstream", family)
+    return "login-" + digest_parts("login upstream", family)  # by which an index knows those that it lists
 
 
 class _Brought(NamedTuple):
@@ -285,19 +285,29 @@ class UpstreamTokens:
             self._asked[now] = token
 
 
-async def logins_in(store: "SQLStore", ring: KeyRing) -> list[About]:
-    """Return the logins that have not ended, the last used first. Raises `StoreUnavailable`."""
+async def logins_in(
+    store: "SQLStore", ring: KeyRing, *, before: tuple[float, str] = (math.inf, ""), most: int
+) -> tuple[list[About], tuple[float, str]]:
+    """Return logins that have not ended, the last used first, and where the next page begins.
+
+    `before`: where this page begins. Raises `StoreUnavailable`.
+    """
     families, read = Families(store, ring, Quotas(ring, Limits()), 0.0), reader_of(ring)
+
+    async def open_row(key: str, value: bytes) -> About | None:
+        try:
+            about = read(key, value).about
+        except StoreUnavailable:  # under a key that is not in the ring
+            return None
+        who = Principal(about.subject, about.issuer)
+        return None if await families.is_ended(about.family, about.began, who) else about
+
     found: list[About] = []
-    after = ""
-    # Values of all kinds are in one table, and what they are is sealed: those that open are the ones.
-    while rows := await store.database.rows("sealed_values", after=after, most=LOOKED_AT):
-        after = rows[-1][0]
-        for key, value in rows:
-            try:
-                about = read(key, value).about
-            except StoreUnavailable:
-                continue
-            if not await families.is_ended(about.family, about.began, Principal(about.subject, about.issuer)):
-                found.append(about)
-    return sorted(found, key=lambda about: about.used, reverse=True)
+    moment, id = before
+    while len(found) < most:
+        rows = await store.database.rows("list_logins", before=moment, id=id, most=most - len(found))
+        if not rows:
+            break
+        found += filter(None, await asyncio.gather(*(open_row(key, value) for key, value, _ in rows)))
+        id, _, moment = rows[-1]
+    return found, (moment, id)

@@ -421,7 +421,7 @@ class Change:
     # `"run"` for what the client of a task did to it, which its worker is to hear of, `"progress"` for how far a
     # task has come, `"piece"` for pieces of its result; for open calls `"answer"` and `"cancelled"`, for sessions
     # `"session"` and `"stream"`, `"page"` for a page that has reported back, `"event"` for one type of event, by its
-    # name, and `"subscription"` for who is told of any.
+    # name, `"subscription"` for who is told of any, and `"forgotten"` for somebody who was forgotten.
     kind: Literal[
         "tools",
         "prompts",
@@ -438,6 +438,7 @@ class Change:
         "page",
         "event",
         "subscription",
+        "forgotten",
     ]
     uri: str = ""  # the resource, or the id of what has changed
     # How it is doing now, by the time that its listener hears of it; a fan-out carries the id alone.

@@ -70,8 +70,11 @@ class Store(ABC):
     async def forgotten(self) -> Mapping[str, float]:
         """Return who was forgotten, so that no flow of theirs from before continues. By default nobody was.
 
-        It is called twice a minute at most. A store that forgets compares `Quota.begun` with it, too: in `redeem`,
-        whose verdict is `"forgotten"` then, and in `add_task`, which raises `InvalidRequestState`.
+        It is called twice a minute at most, and when a server hears that somebody was forgotten. A store that forgets
+        compares `Quota.begun` with it, too, so that nothing of before is stored afterwards: in `redeem`, whose verdict
+        is `"forgotten"` then; in `put` and `replace`, which keep nothing; and in `add_task`, which raises
+        `InvalidRequestState`. So do `put_wait`, by the wait's `created`, which lists nothing; and `put_subscription`,
+        by `updated`, which raises as `add_task` does.
 
         Returns:
             When each was, in seconds since the epoch, by the keyed digest in a `Quota`.
@@ -183,7 +186,7 @@ class Store(ABC):
             quota: who it is kept for, and how much may be stored before a value that is new is refused.
 
         Returns:
-            Whether it was kept.
+            Whether it was kept: there was none, and its caller was not forgotten.
 
         Raises:
             Full: as for `redeem`.
@@ -208,7 +211,7 @@ class Store(ABC):
         """Keep a value in place of the one that is there for the key. By default none can be replaced.
 
         Args:
-            key: a digest; none that `put` is called with.
+            key: a digest, after `login-` for a login; none that `put` is called with.
             value: sealed.
             keep: how long it is kept, in seconds.
             quota: who it is kept for, and how much may be stored before a value for a new key is refused.

@@ -4,6 +4,7 @@ import hmac
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from threading import Lock
 from typing import NamedTuple
 
@@ -182,6 +183,11 @@ class Quotas:
         if principal.tenant:
             tenant = self._callers.of_tenant(principal.issuer, principal.tenant)
         return self._quota(caller, begun, tenant)
+
+    @cached_property
+    def of_strangers(self) -> Quota:
+        """That of all together who do not say yet who they are: a share, where others are callers with theirs."""
+        return self._quota(self._callers.of(("", "")))
 
     def without_bounds(self, principal: Principal) -> Quota:
         """Return that of what a caller needs to end something, which no lack of room may prevent."""

@@ -8,6 +8,7 @@ from ..crypto.keys import KeyRing
 from ..errors import SetupError, UnknownTarget
 from ..limits import LARGEST_LIMIT, Limits
 from ..protocol.messages import Call, Change
+from ..storage.quotas import Quota
 from ..storage.rows import ENDED, TaskRow, in_epoch
 from ..storage.sql.tasks import SQLTasks
 from .records import CANCELLED, wait_id
@@ -77,7 +78,9 @@ class TaskAdministration:
         )
         call, journal = sealed.copy_call(row, new), sealed.unseal_journal(row, row.created)
         new = new._replace(call=call, journal=sealed.seal_journal(new, journal, now))
-        await self._store.add_task(new)
+        # Its tenant is in no row of a task that a store returns.
+        quota = Quota(row.caller, begun=row.created, tenant=await self._store.tenant_of(row.id))
+        await self._store.add_task(new, quota=quota)
         return new
 
 

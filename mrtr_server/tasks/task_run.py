@@ -115,7 +115,7 @@ class TaskRun:
         # From any thread, but for pieces.
         if isinstance(note, Piece):
             if self._pieces is None:
-                quota = self._records.quotas.of(self._principal)
+                quota = self._records.quotas.of(self._principal, self.row.created)
                 self._pieces = PieceWriter(self._records.pieces, self.row, quota, lambda: self.over or self.lost)
             return self._pieces.add(note)
         if isinstance(note, Progress):

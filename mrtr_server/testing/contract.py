@@ -64,6 +64,17 @@ class Contract(ABC):
         """
         raise SkipTest(f"{type(self).__name__} does not begin epochs: override begin_epoch")
 
+    async def forget(self, caller: str) -> None:
+        """Forget a caller in the data, as of now; see `Store.forgotten`.
+
+        Args:
+            caller: the keyed digest in a `Quota`.
+
+        Raises:
+            SkipTest: it is not overridden, so the tests of it are skipped.
+        """
+        raise SkipTest(f"{type(self).__name__} forgets nobody: override forget")
+
     async def _pass(self, seconds: float) -> None:
         await self.pass_time(seconds * self.second)
 

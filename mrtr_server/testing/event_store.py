@@ -9,7 +9,7 @@ from secrets import token_hex
 from typing import Any
 from unittest import SkipTest
 
-from ..errors import OverShare
+from ..errors import InvalidRequestState, OverShare
 from ..storage.base import Store
 from ..storage.rows import ENDED_SECONDS, EventPage, EventRow, Position, SubscriptionRow
 from .contract import KEEP, LEASE, Contract, promise, refusal_of
@@ -299,6 +299,23 @@ class EventStoreContract(Contract):
         assert refused is not None
         assert not isinstance(refused, OverShare)
         assert await another.put_subscription(other, most=2, most_in_all=3) is None
+
+    @promise
+    async def test_no_subscription_of_before_is_kept_of_who_was_forgotten(self, store: Store, another: Store) -> None:
+        _need_events(store)
+        ann = token_hex(16)
+        await self.forget(ann)
+        moment = (await another.forgotten())[ann]
+        row = self._subscription(caller=ann, created=moment, updated=moment)
+        try:
+            await store.put_subscription(row)
+        except InvalidRequestState:
+            pass
+        else:
+            raise AssertionError("a subscription of before was kept")
+        assert await another.find_subscription(row.id) is None
+        assert await store.put_subscription(row._replace(updated=moment + 1)) is None
+        assert await store.put_subscription(row._replace(id=token_hex(16), caller="other")) is None
 
     # Leases
 

@@ -391,6 +391,23 @@ class StoreContract(Contract):
             assert await self._redeem(each, token_hex(16), epoch=before) == Redemption("other_epoch")
         assert await store.record(running, granted.token, b"done"), "what has begun before is recorded"
 
+    # Who was forgotten
+
+    @promise
+    async def test_who_was_forgotten_redeems_and_keeps_nothing_of_before(self, store: Store, another: Store) -> None:
+        ann, keys = Quota(token_hex(16), begun=0.0), [token_hex(16) for _ in range(3)]
+        assert await another.put(keys[0], b"before", keep=KEEP, quota=ann)
+        await self.forget(ann.caller)
+        moment = (await another.forgotten())[ann.caller]
+        assert await self._redeem(store, token_hex(16), quota=ann) == Redemption("forgotten")
+        assert not await store.put(keys[1], b"late", keep=KEEP, quota=ann)
+        if type(store).replace is not Store.replace:
+            await store.replace(keys[2], b"late", keep=KEEP, quota=ann)
+        assert [await another.get(key) for key in keys[1:]] == [None, None]
+        for quota in (ann._replace(begun=moment + 1), Quota(token_hex(16), begun=0.0)):
+            assert (await self._redeem(store, token_hex(16), quota=quota)).verdict == "granted", "later, or another's"
+            assert await store.put(token_hex(16), b"value", keep=KEEP, quota=quota)
+
     # Quotas
 
     @promise

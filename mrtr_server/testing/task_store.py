@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import Any
 from unittest import SkipTest
 
-from ..errors import Full, OverShare
+from ..errors import Full, InvalidRequestState, OverShare
 from ..storage.base import Store
 from ..storage.quotas import Quota
 from ..storage.rows import FREE, Places, TaskRow, WaitRow
@@ -524,6 +524,34 @@ class TaskStoreContract(Contract):
         await another.remove_wait(row.id)
         await another.remove_wait(row.id)  # which does nothing
         assert await store.list_waits(name, "", before=(math.inf, ""), most=10) == []
+
+    # Who was forgotten
+
+    @promise
+    async def test_no_task_and_no_wait_of_before_is_kept_of_who_was_forgotten(
+        self, store: Store, another: Store
+    ) -> None:
+        ann, max_ = token_hex(16), token_hex(16)
+        await self.forget(ann)
+        moment = (await another.forgotten())[ann]
+        row = self._row(caller=ann)
+        try:
+            await store.add_task(row, quota=Quota(ann, begun=moment))
+        except InvalidRequestState:
+            pass
+        else:
+            raise AssertionError("a task of before was kept")
+        assert await another.find_task(row.id) is None
+        assert await store.add_task(self._row(caller=ann), quota=Quota(ann, begun=moment + 1))
+        assert await store.add_task(self._row(caller=max_), quota=Quota(max_, begun=moment))
+        if store.keeps_waits:
+            name = self._tool
+            for caller, who in ((ann, ""), (max_, ann)):
+                await self._listed(store, name, moment, caller=caller, who=who)
+                assert await another.list_waits(name, who, before=(math.inf, ""), most=10) == []
+            later = await self._listed(store, name, moment + 1, caller=ann)
+            others = await self._listed(store, name, moment, caller=max_)
+            assert await another.list_waits(name, "", before=(math.inf, ""), most=10) == [later, others]
 
     # Callers
 

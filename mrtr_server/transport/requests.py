@@ -4,11 +4,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any
 
 from .. import errors
 from ..concurrency.running import PerLoop, running_loop
 from ..concurrency.shutdown import ShutdownDeadline
+from ..limits import Limits
 from ..live.events import NONE_YET, Origin
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
@@ -23,6 +25,8 @@ logger = logging.getLogger("mrtr_server")
 
 
 STEP = 1e-6  # by how much progress grows that only shows that the call is still open
+
+_LIMITS = frozenset(each.name for each in fields(Limits))
 
 
 class InFlight:
@@ -117,7 +121,9 @@ def _counted(error: errors.RequestError) -> tuple[str, str]:
     if isinstance(error, errors.RateLimited):
         return reason_of(error), error.limit
     limited = isinstance(error, errors.OverBudget | errors.Busy | errors.PayloadTooLarge)
-    return reason_of(error), str((error.data or {}).get("limit", "")) if limited else ""
+    limit = str((error.data or {}).get("limit", ""))
+    # An error of an extension may be of others, so only a limit of ours is a label.
+    return reason_of(error), limit if limited or limit in _LIMITS else ""
 
 
 def note_cancellation(params: Mapping[str, Any]) -> None:

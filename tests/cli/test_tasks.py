@@ -1,7 +1,9 @@
 """`mrtr-server tasks`: what an operator sees of tasks, and does to them, while servers run."""
 
+import asyncio
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,10 @@ import anyio
 import pytest
 from click.testing import CliRunner, Result
 
-from mrtr_server import TaskRow
+from mrtr_server import SQLStore, TaskRow, WaitRow
 from mrtr_server.cli import main
 
-from ..support.databases import PostgreSQL
+from ..support.databases import PostgreSQL, task_row
 from ..support.fleet import Client, Fleet, fleet
 from ..support.serving import wait_until
 
@@ -82,7 +84,7 @@ def test_tasks_are_listed_by_status_and_tool_those_first_that_changed_last(opera
     first = operator.run("list", "--limit", "1")
     assert first.stdout.splitlines()[0].split()[:2] == [done, "completed"]
     *_, before = first.stderr.split()
-    assert done in [row["id"] for row in operator.listed("--before", before)], "its moment is in the next page, too"
+    assert [row["id"] for row in operator.listed("--before", before)] == [asking]
     assert operator.listed("--before", "2020-01-01") == []
 
 
@@ -143,6 +145,29 @@ def test_only_a_task_that_failed_is_retried_and_only_with_its_keys(operator: Ope
     operator.processes.environment["MRTR_KEYS"] = "ab" * 32
     assert "does not open: sealed under a key that is not in the ring" in operator.refused("retry", failed)
     assert len(operator.listed()) == 2
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("what", ["tasks", "waits"])
+async def test_of_many_rows_of_one_moment_each_is_in_one_page(url: str, what: str) -> None:
+    store, now = SQLStore(url), time.time()
+    ids = {f"{number:032x}" for number in range(7)}
+    for id in ids:
+        if what == "tasks":
+            await store.add_task(task_row(id=id, name=f"tool-{id[-1]}", updated=now))
+        else:
+            await store.put_wait(WaitRow(id, "task", f"wait-{int(id) % 2}", "", now, now + 60, ""))
+    await store.close()
+
+    def page(*more: str) -> Result:
+        return CliRunner(env={"MRTR_DATABASE_URL": url}).invoke(main, [what, "list", "--limit", "2", *more])
+
+    found, more = list[str](), list[str]()
+    for _ in range(4):
+        result = await asyncio.to_thread(page, *more)
+        found += [line.split()[0] for line in result.stdout.splitlines()]
+        more = result.stderr.rpartition(" or add ")[2].split()
+    assert (sorted(found), more) == (sorted(ids), [])
 
 
 def test_a_mistyped_file_is_said_and_not_made(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
+from mrtr_server import Limits
 from mrtr_server.crypto.digests import challenge_of
 from mrtr_server.errors import OAuthError
 from mrtr_server.login.documents import Documents
@@ -706,6 +707,15 @@ def test_a_yes_counts_once_whatever_a_browser_keeps(stage: Stage) -> None:
     browser.http.cookies.update(kept)
     again = browser.answer(page)
     assert (again.status_code, "answered already" in again.text) == (403, True)
+
+
+def test_strangers_fill_no_more_than_a_share_of_the_store(stage: Stage, tmp_path: Path) -> None:
+    limits, store = Limits(stored_states=40, caller_share=0.2), f"sqlite:///{tmp_path}/logins.db"
+    client = stage.client(stage.serve(make(stage.provider.login(), store=store, limits=limits)))
+    tokens = client.tokens(stage.browser())
+    answered = [(browser := stage.browser()).answer(browser.open(client.page())).status_code for _ in range(10)]
+    assert 503 in answered, "each is noted for ten minutes"
+    assert client.refresh(tokens).status_code == 200, "of somebody who has logged in"
 
 
 def test_a_body_that_does_not_come_is_no_failure_of_ours(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:

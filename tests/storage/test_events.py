@@ -9,7 +9,7 @@ from mrtr_server import SQLStore, Store
 from mrtr_server.testing import Clock
 from mrtr_server.testing.store import EventStoreContract
 
-from ..support.databases import PostgreSQL
+from ..support.databases import PostgreSQL, note_forgotten
 from ..support.stores import InOneProcess
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +25,14 @@ class TestInProcessEvents(InOneProcess, OwnContract):
     pass
 
 
-class TestSQLiteEvents(OwnContract):
+class SQLContract(OwnContract):
+    database: str
+
+    async def forget(self, caller: str) -> None:
+        await note_forgotten(self.database, caller)
+
+
+class TestSQLiteEvents(SQLContract):
     @pytest.fixture(autouse=True)
     def file(self, tmp_path: Path) -> None:
         self.database, self.clock = f"sqlite:///{tmp_path}/events.db", Clock()
@@ -37,7 +44,7 @@ class TestSQLiteEvents(OwnContract):
         self.clock.advance(seconds)
 
 
-class TestPostgreSQLEvents(OwnContract):
+class TestPostgreSQLEvents(SQLContract):
     @pytest.fixture(autouse=True)
     def server(self, postgresql: PostgreSQL) -> None:
         self.postgresql, self.name = postgresql, asyncio.run(postgresql.new_database())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from mrtr_server import BearerTokens, Context, KeyRing, MRTRServer, Principal, Redemption, SQLStore, Task
+from mrtr_server import BearerTokens, Context, KeyRing, MRTRServer, Principal, Redemption, SQLStore, Task, Webhooks
 from mrtr_server.cli import main
 from mrtr_server.errors import FORGOTTEN, InvalidRequestState
 from mrtr_server.flow import states as known
@@ -19,7 +19,7 @@ from mrtr_server.storage.quotas import Callers
 from mrtr_server.storage.rows import SubscriptionRow
 from mrtr_server.storage.sql import administration
 from mrtr_server.storage.sql.database import read_migrations
-from mrtr_server.testing import AsyncClient, yes
+from mrtr_server.testing import AsyncClient, webhook_receiver, yes
 
 from ..support.databases import event_row
 from ..support.effects import EFFECTS, effect
@@ -252,6 +252,29 @@ async def test_events_for_a_person_alone_and_the_subscriptions_of_one_are_remove
     assert [row.audience for row in page.rows] == [max_, max_, "", ""]
     assert [row.caller for row in await store.list_subscriptions(most=9)] == sorted([max_, ""])
     await store.close()
+
+
+async def test_a_webhook_and_a_stream_of_the_person_get_nothing_more_at_once(opened: Open, forget: Forget) -> None:
+    async with webhook_receiver() as hook:
+        app = opened(webhooks=Webhooks(allow=[hook.origin]))
+        orders = app.event("order.shipped", payload=Login)
+        async with AsyncClient(app, token="ann") as client, app.running():
+            delivery = {"mode": "webhook", "url": hook.url, "secret": hook.secret}
+            asked = await client.request("events/subscribe", {"name": orders.name, "delivery": delivery})
+            assert asked.result["id"]
+            stream = client.follow(orders.name)
+            await stream.open()
+            await app.emit(orders, Login(name="before"))
+            await hook.wait(1)
+            await stream.next()
+            await forget("ann")
+            await asyncio.sleep(1)  # a file is looked at for notices four times a second
+            await app.emit(orders, Login(name="after"))
+            (ended,) = (await stream.next()).received
+            assert ended["method"] == "notifications/events/terminated"
+            await hook.wait_for("terminated")
+            assert [event["data"] for event in hook.events] == [{"name": "before"}]
+            await stream.close()
 
 
 class TestTheCommand:

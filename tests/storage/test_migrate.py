@@ -377,7 +377,10 @@ async def in_transaction(url: str, statement: str) -> AsyncIterator[None]:
         await other.close()
 
 
-INDEXES = ["ix_mrtr_tasks_waiting", "ix_mrtr_tasks_owned", "ix_mrtr_tasks_listed", "ix_mrtr_tasks_queued"]
+INDEXES = [
+    *("ix_mrtr_tasks_waiting", "ix_mrtr_tasks_owned", "ix_mrtr_tasks_listed", "ix_mrtr_tasks_queued"),
+    *("ix_mrtr_kept_logins", "ix_mrtr_waits_paged"),
+]
 """Those that came after the tables."""
 
 
@@ -426,6 +429,7 @@ class TestIndexes:
         )
         assert await works(url), "servers need no index"
         assert await administration.script(url) == (
+            "SET statement_timeout = 0;\nSET lock_timeout = 0;\n"
             f"DROP INDEX CONCURRENTLY IF EXISTS {INDEXES[0]};\n"
             f"CREATE INDEX CONCURRENTLY {INDEXES[0]} ON mrtr_tasks (name, caller, updated) "
             "WHERE status = 'working' AND lease = '';\n"
@@ -488,6 +492,12 @@ class TestIndexes:
 
 
 class TestCommand:
+    PATIENT = (
+        "SET statement_timeout = 0;\nSET lock_timeout = 0;\nBEGIN;\nSELECT pg_advisory_xact_lock(1836217458);\n"
+        "SET LOCAL lock_timeout = 3000;\n"
+    )
+    """What the command runs before it changes tables of PostgreSQL: writers would queue behind it for longer."""
+
     def run(self, *arguments: str, **environment: str) -> Any:
         variables = {"MRTR_DATABASE_URL": None, **environment}
         return CliRunner(env=variables).invoke(main, ["db", "upgrade", *arguments], prog_name="mrtr-server")
@@ -518,7 +528,7 @@ class TestCommand:
         url = f"sqlite:///{tmp_path}/store.db"
         asyncio.run(old(url))
         printed = self.run("--sql", "--database", url).output
-        assert printed.startswith("BEGIN;\nCREATE TABLE mrtr_tasks")
+        assert printed.startswith("PRAGMA journal_mode=WAL;\nBEGIN IMMEDIATE;\nCREATE TABLE mrtr_tasks")
         assert printed.endswith(f"UPDATE mrtr_schema SET version_num = '{NEWEST}';\nCOMMIT;\n")  # noqa: S608
         assert asyncio.run(version(url)) == "1"
         connection = sqlite3.connect(tmp_path / "store.db")
@@ -529,7 +539,8 @@ class TestCommand:
 
     async def test_prints_for_either_database_what_makes_its_tables_in_one_transaction(self, url: str) -> None:
         printed: str = (await asyncio.to_thread(self.run, "--sql", "--database", url)).output
-        assert printed.startswith("BEGIN;\nCREATE TABLE mrtr_schema")
+        begins = "PRAGMA journal_mode=WAL;\nBEGIN IMMEDIATE;\n" if url.startswith("sqlite") else self.PATIENT
+        assert printed.startswith(f"{begins}CREATE TABLE mrtr_schema")
         assert printed.endswith(";\nCOMMIT;\n")
         if url.startswith("sqlite"):
             assert not os.path.exists(url.removeprefix("sqlite:///")), "nothing is changed"  # noqa: ASYNC240

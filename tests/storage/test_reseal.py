@@ -236,7 +236,7 @@ async def test_what_logins_keep_is_sealed_anew_and_marks_have_nothing_to_seal(ur
     families, rows = parts(OLD)
     redeemed = await families.redeem("used", "client", "", keep=600, who=who)
     assert await families.record("used", redeemed, {"access_token": "next"})
-    await families.advance("family", 3, who)
+    await families.advance("family", 3, who, 0.0)
     await families.end("ended", who)
     assert await families.once("proof", 600)
     await rows.put(Upstream("secret"), about)

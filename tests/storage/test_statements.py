@@ -35,7 +35,11 @@ def test_they_differ_in_lists_and_in_locks_only() -> None:
     assert different == {
         *("claim_tasks", "any_free_task", "renew_tasks"),  # a column in a list
         "look_at_tasks",  # the same, and how bytes are written
-        *("list_tasks", "find_referenced_tasks"),  # how bytes are written, and the types of parameters
+        *(
+            "list_tasks",
+            "find_referenced_tasks",
+        ),  # how bytes are written, the types of parameters, and the order of ids
+        *("find_waits", "find_referenced_waits", "list_logins"),  # the same
         "list_owned_tasks",  # how bytes are written
         *(
             "sweep_redemptions",

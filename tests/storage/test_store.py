@@ -29,7 +29,7 @@ from mrtr_server.storage.watched import WatchedStore
 from mrtr_server.testing import Clock
 from mrtr_server.testing.store import StoreContract
 
-from ..support.databases import KEEP, LEASE, PostgreSQL, explained, process
+from ..support.databases import KEEP, LEASE, PostgreSQL, explained, note_forgotten, process
 from ..support.serving import TIMEOUT
 from ..support.stores import InOneProcess, Stores
 
@@ -209,6 +209,9 @@ class SQLContract(OwnContract):
     async def begin_epoch(self) -> None:
         await new_epoch(self.url)
 
+    async def forget(self, caller: str) -> None:
+        await note_forgotten(self.url, caller)
+
     async def test_it_is_shared(self, bench: StoreBench) -> None:
         assert bench.store.shared is True
 
@@ -285,6 +288,7 @@ class SQLContract(OwnContract):
             ("get_value", "mrtr_kept"),
             ("sweep_redemptions", "ix_mrtr_redemptions_expires"),
             ("sweep_values", "ix_mrtr_kept_expires"),
+            ("list_logins", "ix_mrtr_kept_logins"),
         ):
             plan = await explained(database, statement)
             assert index in plan, plan

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import re
 import sqlite3
 import time
 from collections import Counter
@@ -25,7 +26,7 @@ from mrtr_server.storage.sql.sqlite_file import SQLiteFile
 from mrtr_server.testing import Clock
 from mrtr_server.testing.store import TaskStoreContract
 
-from ..support.databases import TOOLS, PostgreSQL, explained, process, task_row
+from ..support.databases import TOOLS, PostgreSQL, explained, note_forgotten, process, task_row
 from ..support.serving import TIMEOUT
 from ..support.stores import InOneProcess, Stores
 
@@ -209,6 +210,9 @@ class SQLContract(OwnContract):
     def url(self) -> str:
         return self.database
 
+    async def forget(self, caller: str) -> None:
+        await note_forgotten(self.database, caller)
+
     def test_it_has_a_column_for_every_field(self) -> None:
         for kind in ("sqlite", "postgresql"):
             statements = [statement for steps in read_migrations(kind).values() for statement in steps]
@@ -233,13 +237,17 @@ class SQLContract(OwnContract):
             ("list_tasks", "ix_mrtr_tasks_listed"),
             ("find_referenced_tasks", "mrtr_tasks"),
             ("sweep_tasks", "ix_mrtr_tasks_expires"),
+            ("wait_names", "ix_mrtr_waits"),
+            ("find_waits", "ix_mrtr_waits_paged"),
+            ("find_referenced_waits", "mrtr_waits"),
+            ("list_waits", "ix_mrtr_waits_listed"),
         ):
             if statement not in database.statements:
                 continue
             plan = await explained(database, statement)
             assert index in plan, plan
             assert "Seq Scan" not in plan.replace("Seq Scan on mrtr_schema", ""), plan  # it has one row
-            assert "SCAN mrtr_tasks" not in plan.replace("SCAN mrtr_tasks USING", ""), plan
+            assert not re.search(r"SCAN mrtr_(tasks|waits)(?! USING)", plan), plan
             assert "Sort" not in plan, plan
             assert "TEMP B-TREE" not in plan.partition("SCAN newest")[0], (
                 plan
@@ -608,3 +616,43 @@ TestModel = Model.TestCase
 TestModel.settings = settings(max_examples=100, stateful_step_count=40)
 TestSQLiteModel = SQLiteModel.TestCase
 TestSQLiteModel.settings = settings(max_examples=25, stateful_step_count=30)
+
+
+async def test_a_claim_from_many_after_a_failover_finds_what_began_to_run_before(
+    postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server gives lower numbers to transactions than were seen at the former one."""
+    monkeypatch.setattr("mrtr_server.storage.sql.tasks.QUEUES", 2)
+    store, now = SQLStore(postgresql.url(await postgresql.new_database())), time.time()
+    lapsed = task_row(updated=now - 60, lease="dead")
+    await store.add_task(lapsed, seconds=-1)
+    for _ in range(3):
+        await store.add_task(task_row())
+    await store.measure(TOOLS)
+    store._seen = dict.fromkeys(TOOLS, (2**60, 2**60))
+    assert [row.id for row in await store.claim_tasks("mine", seconds=60, most=1, tools=TOOLS)] == [lapsed.id]
+    await store.close()
+
+
+async def test_a_claim_that_leaves_nothing_of_its_tools_says_nothing_of_others(
+    postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mrtr_server.storage.sql.tasks.QUEUES", 2)
+    monkeypatch.setattr("mrtr_server.storage.sql.tasks.MANY_FOR", 600.0)
+    store, run = SQLStore(postgresql.url(await postgresql.new_database())), list[str]()
+    for tool in "ab":
+        for _ in range(4):
+            await store.add_task(task_row(name=tool))
+    rows = store.database.rows
+
+    async def noted(statement: str, **given: Any) -> Any:
+        run.append(statement)
+        return await rows(statement, **given)
+
+    monkeypatch.setattr(store.database, "rows", noted)
+    for tool, most in (("a", 1), ("b", 1), ("b", 10)):
+        await store.claim_tasks("mine", seconds=60, most=most, tools=[tool])
+    run.clear()
+    await store.claim_tasks("mine", seconds=60, most=1, tools=["a"])
+    assert run == ["claim_from_many"], "that many of its tasks wait is known still"
+    await store.close()

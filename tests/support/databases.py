@@ -29,6 +29,7 @@ import asyncpg  # type: ignore[import-untyped]
 
 from mrtr_server import SQLStore, TaskRow
 from mrtr_server.storage.rows import EventRow
+from mrtr_server.storage.sql import open_database
 from mrtr_server.storage.sql.database import CLOCK, Database, number_parameters
 from mrtr_server.storage.sql.postgresql import PostgreSQLDatabase
 from mrtr_server.storage.sql.sqlite import SQLiteDatabase
@@ -284,6 +285,13 @@ async def explained(database: Database, statement: str) -> str:
         return "\n".join(row[0] for row in rows)
 
     return await database.run(explain)
+
+
+async def note_forgotten(url: str, caller: str) -> None:
+    """Note that a caller was forgotten now, as `mrtr-server forget` does at first."""
+    database = open_database(url)
+    await database.rows("note_forgotten", caller=caller, margin=0.0, keep=3600.0)
+    await database.close()
 
 
 TOOLS = ["tool"]

@@ -358,6 +358,21 @@ class TestEvents:
         assert_fires("MRTRWebhooksFail", during, before)
 
 
+class TestACaller:
+    def test_has_as_many_webhooks_as_it_may(self, start: Start) -> None:
+        async def meet() -> Server:
+            async with webhook_receiver() as hook:
+                given = {"MRTR_WEBHOOKS_ALLOW": hook.origin, "MRTR_LIMITS_SUBSCRIPTIONS": "10"}
+                server = await anyio.to_thread.run_sync(lambda: start(EMITTING, **given))
+                async with AsyncClient(server.url, token="ann", log_level=None) as client:
+                    for url in (hook.url, hook.url + "?other"):
+                        delivery = {"mode": "webhook", "url": url, "secret": hook.secret}
+                        await client.request("events/subscribe", {"name": "incident.created", "delivery": delivery})
+            return server
+
+        assert_fires("MRTRLimitReached", anyio.run(meet).metrics)
+
+
 class TestAWorker:
     def test_is_killed_or_comes_back_as_a_zombie(self, tmp_path: Path) -> None:
         with fleet(tmp_path, lease=LEASE) as processes:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from mrtr_server import Context, KeyRing, MRTRServer, ProtocolError, SetupError, SQLStore, Task, TaskRow
+from mrtr_server import Context, KeyRing, Limits, MRTRServer, ProtocolError, SetupError, SQLStore, Task, TaskRow
 from mrtr_server.errors import UnknownTarget
 from mrtr_server.protocol.messages import Change
 from mrtr_server.tasks.administration import TaskAdministration
@@ -17,6 +17,7 @@ from mrtr_server.testing import AsyncClient
 from ..support.databases import task_row
 from ..support.effects import EFFECTS, effect
 from ..support.serving import TIMEOUT
+from ..support.users import Bearer
 
 pytestmark = pytest.mark.anyio
 
@@ -106,6 +107,23 @@ async def test_a_retried_task_runs_no_step_again(bench: AdministrationBench) -> 
     assert (await bench.operator.find(failed.id)).status == "failed"
     with pytest.raises(SetupError, match="is completed; only a task that failed can be retried"):
         await bench.operator.retry(ended.id, RING)
+
+
+async def test_a_retried_task_counts_for_its_caller_and_tenant(url: str) -> None:
+    store, limits = SQLStore(url), Limits(stored_tasks=8, tenant_share=0.25, caller_share=1.0)
+    app = MRTRServer("bench", keys=[bytes(32)], store=store, auth=Bearer(), limits=limits)
+
+    @app.tool(task=Task("required", poll=0.05))
+    async def work(ctx: Context) -> str:
+        raise ProtocolError("Broken")
+
+    flow = AsyncClient(app, token="ann@acme", tasks=True).flow("work")
+    await flow.start()
+    await TaskAdministration(store).retry((await flow.wait()).task.id, RING)
+    full = await AsyncClient(app, token="bob@acme", tasks=True).flow("work").start()
+    assert full.error.data == {"limit": "stored_tasks", "value": 2}
+    await app._parts.worker.close()
+    await store.close()
 
 
 async def test_a_task_that_kept_no_request_is_not_retried(bench: AdministrationBench) -> None:

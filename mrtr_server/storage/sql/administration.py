@@ -11,10 +11,12 @@ from ...crypto import keys
 from ...crypto.place_codec import PlaceCodec
 from ...errors import InvalidRequestState, SetupError
 from ...protocol.callers import Principal
+from ...protocol.messages import Change
 from ...protocol.sessions import owner_of
 from ..quotas import Callers
 from . import open_database
 from .database import MOST_SECONDS, Advice, Database
+from .store import SQLStore
 
 
 @asynccontextmanager
@@ -49,8 +51,9 @@ async def script(url: str) -> str:
         steps = database.steps_from(found)
         # New tables are made with their indexes, and the indexes of a later release are not ours to make.
         indexes = await database.missing_indexes() if found is not None and found.number in database.migrations else []
-    whole = ["BEGIN", *steps, "COMMIT"] if steps else []
-    return "".join(f"{step};\n" for step in (*whole, *indexes))
+    whole = [*database.opening, *steps, "COMMIT"] if steps else []
+    session = database.session if whole or indexes else ()
+    return "".join(f"{step};\n" for step in (*session, *whole, *indexes))
 
 
 async def review(url: str, processes: int = 1) -> list[Advice]:
@@ -241,7 +244,8 @@ async def forget(
     whose tasks are found without a key. `keep`: for how many seconds states of before are refused. Raises `SetupError`
     where there are no tables.
     """
-    async with _opened(url) as database:
+    database = (store := SQLStore(url)).database
+    try:
         if await database.found_version() is None:
             raise SetupError(
                 f"{database.name}: there are no tables, so nobody to forget; check the URL of the database"
@@ -253,10 +257,13 @@ async def forget(
         margin = 0.0 if database.clocks is None else MOST_SECONDS
         for caller in callers:
             await database.rows("note_forgotten", caller=caller, margin=margin, keep=keep + margin)
+        store.fanout().publish(Change("forgotten"))  # so that servers that run ask at once
         forgotten = {table.name: await _forget_in(database, table, owners) for table in OWNED}
         for caller in callers:
             await database.rows("forget_usage", caller=caller)
         return forgotten
+    finally:
+        await store.close()
 
 
 async def _forget_in(database: Database, table: _Owned, owners: set[str]) -> int:

@@ -94,6 +94,8 @@ class Database(ABC):
     clocks: "ClockComparison | None" = None  # where it has a clock of its own
     longest_wait = 0.0
 
+    session: tuple[str, ...] = ()  # what a connection runs before it changes the tables, or makes indexes
+
     notifies = False  # whether waiting processes hear of changes at once; otherwise they look, several times a second
 
     def __init__(self, kind: str, name: str) -> None:
@@ -173,6 +175,11 @@ class Database(ABC):
     @abstractmethod
     async def found_version(self) -> Version | None:
         """Return the version of the tables that are there; None if there are none. Raises as `rows` does."""
+
+    @property
+    def opening(self) -> tuple[str, ...]:
+        """The statements that begin the transaction which changes the tables."""
+        return ("BEGIN IMMEDIATE",)
 
     async def missing_indexes(self) -> list[str]:
         """Return the statements that make the indexes which are not there, or were left unfinished."""

@@ -1,13 +1,14 @@
 """Events and their subscriptions in a database's tables: every method is one statement, and one round trip."""
 
 import json
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from typing_extensions import override
 
-from ...errors import Full, OverShare, StoreUnavailable
+from ...errors import FORGOTTEN, Full, InvalidRequestState, OverShare, StateFault, StoreUnavailable
 from ..base import Store
 from ..quotas import UNLIMITED
 from ..rows import ENDED_SECONDS, EVENT_BYTES, EventPage, EventRow, Position, SubscriptionRow
@@ -84,6 +85,8 @@ class SQLEvents(Store):
                     raise OverShare("subscriptions", share)
                 if all_ >= total:
                     raise Full("subscriptions", total)
+                if row.updated <= (await self.forgotten()).get(row.caller, -math.inf):
+                    raise InvalidRequestState(FORGOTTEN, StateFault.FORGOTTEN)
         raise StoreUnavailable(FULL_AND_THEN_NOT)
 
     async def _put_and_find(self, given: Mapping[str, Any]) -> list[SubscriptionRow | None]:

@@ -36,7 +36,7 @@ CLOSE_WITHIN = 1.0  # seconds that the server has to say goodbye
 FATAL = ("FATAL", "PANIC")  # the severities of a server's last words on a connection
 READ_ONLY = "25006"  # the SQLSTATE of a statement that would write where nothing can be written
 UNHURRIED = 24 * 3600.0  # seconds for a statement that upgrades tables or makes an index
-LOCK_WITHIN = 3_000  # milliseconds that an upgrade waits for a table that a transaction of others holds
+LOCK_SOON = "SET LOCAL lock_timeout = 3000"  # of an upgrade, in milliseconds: writers queue behind one who waits
 LOOK_AGAIN = 0.5  # seconds until the next look whether another process has made the indexes
 
 _LOSES = "may lose what was committed last, and what was redeemed in it could be redeemed again"
@@ -81,6 +81,7 @@ class PostgreSQLDatabase(database.Database):
     """
 
     notifies = True
+    session = ("SET statement_timeout = 0", "SET lock_timeout = 0")  # a role may have some
 
     def __init__(self, url: str, name: str, direct: str | None = None, clock: Callable[[], float] = time.time) -> None:
         super().__init__("postgresql", name)
@@ -232,6 +233,11 @@ class PostgreSQLDatabase(database.Database):
         """Return the version of the tables that are there; see `Database.found_version`."""
         return await self._look(self._find_version)
 
+    @property
+    def opening(self) -> tuple[str, ...]:
+        """The statements that begin the transaction which changes the tables; see `Database.opening`."""
+        return ("BEGIN", self.statements["lock_version"], LOCK_SOON)
+
     async def missing_indexes(self) -> list[str]:
         """Return the statements that make the indexes which are not there; see `Database.missing_indexes`."""
         found = await self._look(lambda connection: connection.fetch(self.statements["find_indexes"]))
@@ -278,7 +284,7 @@ class PostgreSQLDatabase(database.Database):
                 connection = await self._open(self._url)
             try:
                 if not is_pooled:  # or others would have the session next
-                    await connection.execute("SET statement_timeout = 0; SET lock_timeout = 0")  # a role may have some
+                    await connection.execute("; ".join(self.session))
                 return await work(connection)
             finally:
                 await connection.close()
@@ -413,7 +419,7 @@ class PostgreSQLDatabase(database.Database):
         async with connection.transaction():
             await connection.execute(self.statements["lock_version"], timeout=UNHURRIED)
             now = await self._find_version(connection)  # another process may have been faster
-            await connection.execute(f"SET LOCAL lock_timeout = {LOCK_WITHIN}")  # writers queue behind one who waits
+            await connection.execute(LOCK_SOON)
             for step in steps(now):
                 await connection.execute(step, timeout=UNHURRIED)
             return now if found is None else found

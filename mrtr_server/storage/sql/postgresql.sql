@@ -84,18 +84,21 @@ RETURNING state;
 -- The same writer comes twice where the first reply was lost with its connection.
 INSERT INTO mrtr_kept (key, value, writer, expires, caller, tenant)
 SELECT :key, :value, :writer, :now + :keep, :caller, :tenant
-WHERE EXISTS (SELECT 1 FROM mrtr_kept WHERE key = :key)
-    OR (
-        SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
-        FROM mrtr_usage WHERE caller = '*'
-    )
+WHERE NOT EXISTS (SELECT 1 FROM mrtr_forgotten WHERE caller = :caller AND moment >= :begun AND expires > :now)
     AND (
-        SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
-        FROM mrtr_usage WHERE caller = :caller
-    )
-    AND (
-        SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
-        FROM mrtr_usage WHERE caller = :tenant
+        EXISTS (SELECT 1 FROM mrtr_kept WHERE key = :key)
+        OR (
+            SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
+            FROM mrtr_usage WHERE caller = '*'
+        )
+        AND (
+            SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
+            FROM mrtr_usage WHERE caller = :caller
+        )
+        AND (
+            SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
+            FROM mrtr_usage WHERE caller = :tenant
+        )
     )
 ON CONFLICT (key) DO UPDATE
 SET value = excluded.value, writer = excluded.writer, expires = excluded.expires, caller = excluded.caller,
@@ -106,18 +109,21 @@ RETURNING key;
 -- name: replace_value
 INSERT INTO mrtr_kept (key, value, writer, expires, caller, tenant)
 SELECT :key, :value, :writer, :now + :keep, :caller, :tenant
-WHERE EXISTS (SELECT 1 FROM mrtr_kept WHERE key = :key)
-    OR (
-        SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
-        FROM mrtr_usage WHERE caller = '*'
-    )
+WHERE NOT EXISTS (SELECT 1 FROM mrtr_forgotten WHERE caller = :caller AND moment >= :begun AND expires > :now)
     AND (
-        SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
-        FROM mrtr_usage WHERE caller = :caller
-    )
-    AND (
-        SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
-        FROM mrtr_usage WHERE caller = :tenant
+        EXISTS (SELECT 1 FROM mrtr_kept WHERE key = :key)
+        OR (
+            SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
+            FROM mrtr_usage WHERE caller = '*'
+        )
+        AND (
+            SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
+            FROM mrtr_usage WHERE caller = :caller
+        )
+        AND (
+            SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
+            FROM mrtr_usage WHERE caller = :tenant
+        )
     )
 ON CONFLICT (key) DO UPDATE
 SET value = excluded.value, writer = excluded.writer, expires = excluded.expires, caller = excluded.caller,
@@ -126,6 +132,13 @@ RETURNING key;
 
 -- name: get_value
 SELECT value FROM mrtr_kept WHERE key = :key AND expires > :now;
+
+-- name: list_logins
+-- For operators: the tokens of people at the provider, by when they end. Each is kept for as long from its last use on.
+SELECT key, value, expires FROM mrtr_kept
+WHERE starts_with(key, 'login-') AND (expires + 0, key COLLATE "C") < (:before, :id) AND expires + 0 > :now
+ORDER BY expires + 0 DESC, key COLLATE "C" DESC
+LIMIT :most;
 
 -- Tasks
 
@@ -202,8 +215,8 @@ SELECT
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, ''::bytea, ''::bytea, ''::bytea, ''::bytea,
     version, lease, leased_until, attempts, caller
 FROM mrtr_tasks
-WHERE name || '' = :tool AND status = :status AND updated < :before AND expires + 0 > :now
-ORDER BY updated DESC
+WHERE name || '' = :tool AND status = :status AND (updated, id COLLATE "C") < (:before, :id) AND expires + 0 > :now
+ORDER BY updated DESC, id COLLATE "C" DESC
 LIMIT :most;
 
 -- name: find_referenced_tasks
@@ -218,6 +231,9 @@ WHERE id >= 'task-' || :reference::text
     AND id < greatest('task-' || :reference::text || 'z', 'task-' || :reference::text || repeat('a', 100))
     AND starts_with(id, 'task-' || :reference::text) AND expires + 0 > :now
 LIMIT 2;
+
+-- name: tenant_of_task
+SELECT tenant FROM mrtr_tasks WHERE id = :id;
 
 -- name: list_owned_tasks
 -- Nobody's tasks are in no list, and the index leaves them out. The sum is as above.
@@ -387,7 +403,11 @@ free AS MATERIALIZED (
     ) AS found
     UNION ALL
     SELECT found.id, found.caller, found.updated
-    FROM unnest(:tools::text[], :running::bigint[]) AS seen (tool, running) CROSS JOIN LATERAL (
+    FROM (
+        SELECT tool, CASE WHEN running <= oldest THEN running ELSE 0 END AS running
+        FROM unnest(:tools::text[], :running::bigint[]) AS seen (tool, running),
+            CAST(pg_snapshot_xmin(pg_current_snapshot())::text AS bigint) AS oldest
+    ) AS places CROSS JOIN LATERAL (
         SELECT id, caller, updated FROM mrtr_tasks
         WHERE status || '' = 'working' AND name || '' = tool AND lease <> '' AND queued >= running
             AND leased_until <= :now
@@ -566,8 +586,12 @@ SELECT :now;
 -- Waits for somebody else
 
 -- name: put_wait
+-- Not that of a person who was forgotten since it began, nor one that only such a person may answer.
 INSERT INTO mrtr_waits (id, task, name, who, created, expires, caller)
-VALUES (:id, :task, :name, :who, :created, :expires, :caller)
+SELECT :id, :task, :name, :who, :created, :expires, :caller
+WHERE NOT EXISTS (
+    SELECT 1 FROM mrtr_forgotten WHERE caller IN (:caller, :who) AND moment >= :created AND expires > :now
+)
 ON CONFLICT (id) DO UPDATE SET who = excluded.who
 RETURNING id;
 
@@ -577,12 +601,31 @@ WHERE name = :name AND who = :who AND (created, id) < (:created, :id) AND expire
 ORDER BY created DESC, id DESC
 LIMIT :most;
 
+-- name: wait_names
+-- The names that have waits: one look in the index for each.
+WITH RECURSIVE names (name) AS (
+    SELECT min(name) FROM mrtr_waits
+    UNION ALL
+    SELECT (SELECT min(name) FROM mrtr_waits WHERE name > names.name) FROM names WHERE name IS NOT NULL
+)
+SELECT name FROM names WHERE name IS NOT NULL;
+
 -- name: find_waits
--- For operators: all of a name or of every name, whose id begins so, by the time and the id of the one before.
+-- For operators: of one name, whoever may answer.
 SELECT id, task, name, who, created, expires, caller FROM mrtr_waits
-WHERE (:name = '' OR name = :name) AND id LIKE :begins || '%' AND created < :before AND expires + 0 > :now
-ORDER BY created DESC, id DESC
+WHERE name = :name AND (created, id COLLATE "C") < (:created, :id) AND expires + 0 > :now
+ORDER BY created DESC, id COLLATE "C" DESC
 LIMIT :most;
+
+-- name: find_referenced_waits
+-- By the first digits of their ids, in the order of the database, as tasks are.
+SELECT id FROM mrtr_waits
+WHERE id >= :reference::text AND id < greatest(:reference::text || 'z', :reference::text || repeat('a', 100))
+    AND starts_with(id, :reference::text) AND expires + 0 > :now
+LIMIT 2;
+
+-- name: find_wait
+SELECT id, task, name, who, created, expires, caller FROM mrtr_waits WHERE id = :id AND expires > :now;
 
 -- name: remove_wait
 DELETE FROM mrtr_waits WHERE id = :id RETURNING id;
@@ -705,8 +748,8 @@ RETURNING name;
 SELECT name FROM mrtr_leases WHERE name = :lease AND holder = :holder;
 
 -- name: put_subscription
--- A row says that it was put, with what there was before: nulls for a new one. There is none where it was refused, or where
--- others have made it since this statement began.
+-- A row says that it was put, with what there was before: nulls for a new one. There is none where it was refused, also
+-- since its caller was forgotten, or where others have made it since this statement began.
 WITH before AS MATERIALIZED (
     SELECT id, kind, name, caller, body, progress, created, updated, expires FROM mrtr_subscriptions
     WHERE id = :id AND expires > :now
@@ -715,9 +758,12 @@ WITH before AS MATERIALIZED (
 put AS (
     INSERT INTO mrtr_subscriptions (id, kind, name, caller, body, progress, created, updated, expires)
     SELECT :id, :kind, :name, :caller, :body, :progress, :created, :updated, :expires
-    WHERE EXISTS (SELECT 1 FROM before)
-        OR (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND caller = :caller AND expires > :now) < :most
-        AND (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND expires > :now) < :most_in_all
+    WHERE NOT EXISTS (SELECT 1 FROM mrtr_forgotten WHERE caller = :caller AND moment >= :updated AND expires > :now)
+        AND (
+            EXISTS (SELECT 1 FROM before)
+            OR (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND caller = :caller AND expires > :now) < :most
+            AND (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND expires > :now) < :most_in_all
+        )
     ON CONFLICT (id) DO UPDATE SET
         body = excluded.body,
         updated = excluded.updated,

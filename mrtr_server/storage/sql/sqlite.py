@@ -23,11 +23,15 @@ from .sqlite_file import SQLiteFile
 
 T = TypeVar("T")
 
+KEEP_A_LOG = "PRAGMA journal_mode=WAL"  # for good
+
 OLDEST = (3, 35)  # the first with RETURNING
 
 
 class SQLiteDatabase(Database):
     """A SQLite file, for the processes of one machine; see `Database`. Raises `SetupError` where it can't be used."""
+
+    session = (KEEP_A_LOG,)
 
     def __init__(self, path: str, clock: Callable[[], float] = time.time) -> None:
         if sqlite3.sqlite_version_info < OLDEST:
@@ -169,7 +173,7 @@ class SQLiteDatabase(Database):
             if not steps(found):
                 return found
             _keep_a_log(connection)
-            with _transaction(connection):
+            with _transaction(connection, *self.opening):
                 now = self._find_version(connection)  # another process may have been faster
                 for step in steps(now):
                     connection.execute(step)
@@ -177,8 +181,8 @@ class SQLiteDatabase(Database):
 
 
 @contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
+def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    connection.execute(begin)
     try:
         yield
     except BaseException:
@@ -193,7 +197,7 @@ def _keep_a_log(connection: sqlite3.Connection) -> None:
     end = time.monotonic() + CONNECT_TIMEOUT
     while True:
         try:
-            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(KEEP_A_LOG)
             return
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > end:

@@ -72,18 +72,21 @@ RETURNING state;
 -- The same writer comes twice where the first reply was lost with its connection.
 INSERT INTO mrtr_kept ("key", value, writer, expires, caller, tenant)
 SELECT :key, :value, :writer, :now + :keep, :caller, :tenant
-WHERE EXISTS (SELECT 1 FROM mrtr_kept WHERE "key" = :key)
-    OR (
-        SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
-        FROM mrtr_usage WHERE caller = '*'
-    )
+WHERE NOT EXISTS (SELECT 1 FROM mrtr_forgotten WHERE caller = :caller AND moment >= :begun AND expires > :now)
     AND (
-        SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
-        FROM mrtr_usage WHERE caller = :caller
-    )
-    AND (
-        SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
-        FROM mrtr_usage WHERE caller = :tenant
+        EXISTS (SELECT 1 FROM mrtr_kept WHERE "key" = :key)
+        OR (
+            SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
+            FROM mrtr_usage WHERE caller = '*'
+        )
+        AND (
+            SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
+            FROM mrtr_usage WHERE caller = :caller
+        )
+        AND (
+            SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
+            FROM mrtr_usage WHERE caller = :tenant
+        )
     )
 ON CONFLICT ("key") DO UPDATE
 SET value = excluded.value, writer = excluded.writer, expires = excluded.expires, caller = excluded.caller,
@@ -94,18 +97,21 @@ RETURNING "key";
 -- name: replace_value
 INSERT INTO mrtr_kept ("key", value, writer, expires, caller, tenant)
 SELECT :key, :value, :writer, :now + :keep, :caller, :tenant
-WHERE EXISTS (SELECT 1 FROM mrtr_kept WHERE "key" = :key)
-    OR (
-        SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
-        FROM mrtr_usage WHERE caller = '*'
-    )
+WHERE NOT EXISTS (SELECT 1 FROM mrtr_forgotten WHERE caller = :caller AND moment >= :begun AND expires > :now)
     AND (
-        SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
-        FROM mrtr_usage WHERE caller = :caller
-    )
-    AND (
-        SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
-        FROM mrtr_usage WHERE caller = :tenant
+        EXISTS (SELECT 1 FROM mrtr_kept WHERE "key" = :key)
+        OR (
+            SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
+            FROM mrtr_usage WHERE caller = '*'
+        )
+        AND (
+            SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
+            FROM mrtr_usage WHERE caller = :caller
+        )
+        AND (
+            SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
+            FROM mrtr_usage WHERE caller = :tenant
+        )
     )
 ON CONFLICT ("key") DO UPDATE
 SET value = excluded.value, writer = excluded.writer, expires = excluded.expires, caller = excluded.caller,
@@ -114,6 +120,13 @@ RETURNING "key";
 
 -- name: get_value
 SELECT value FROM mrtr_kept WHERE "key" = :key AND expires > :now;
+
+-- name: list_logins
+-- For operators: the tokens of people at the provider, by when they end. Each is kept for as long from its last use on.
+SELECT "key", value, expires FROM mrtr_kept
+WHERE substr("key", 1, 6) = 'login-' AND (expires + 0, "key") < (:before, :id) AND expires + 0 > :now
+ORDER BY expires + 0 DESC, "key" DESC
+LIMIT :most;
 
 -- Tasks
 
@@ -182,8 +195,8 @@ SELECT
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, x'', x'', x'', x'',
     version, lease, leased_until, attempts, caller
 FROM mrtr_tasks
-WHERE name || '' = :tool AND status = :status AND updated < :before AND expires + 0 > :now
-ORDER BY updated DESC
+WHERE name || '' = :tool AND status = :status AND (updated, id) < (:before, :id) AND expires + 0 > :now
+ORDER BY updated DESC, id DESC
 LIMIT :most;
 
 -- name: find_referenced_tasks
@@ -192,6 +205,9 @@ SELECT id FROM mrtr_tasks WHERE id >= :reference AND id < :reference || 'z' AND 
 UNION ALL
 SELECT id FROM mrtr_tasks WHERE id >= 'task-' || :reference AND id < 'task-' || :reference || 'z' AND expires + 0 > :now
 LIMIT 2;
+
+-- name: tenant_of_task
+SELECT tenant FROM mrtr_tasks WHERE id = :id;
 
 -- name: list_owned_tasks
 -- Nobody's tasks are in no list, and the index leaves them out. The sum is as above.
@@ -393,8 +409,12 @@ SELECT number FROM mrtr_changes WHERE written < :before ORDER BY number DESC LIM
 -- Waits for somebody else
 
 -- name: put_wait
+-- Not that of a person who was forgotten since it began, nor one that only such a person may answer.
 INSERT INTO mrtr_waits (id, task, name, who, created, expires, caller)
-VALUES (:id, :task, :name, :who, :created, :expires, :caller)
+SELECT :id, :task, :name, :who, :created, :expires, :caller
+WHERE NOT EXISTS (
+    SELECT 1 FROM mrtr_forgotten WHERE caller IN (:caller, :who) AND moment >= :created AND expires > :now
+)
 ON CONFLICT (id) DO UPDATE SET who = excluded.who
 RETURNING id;
 
@@ -404,12 +424,28 @@ WHERE name = :name AND who = :who AND (created, id) < (:created, :id) AND expire
 ORDER BY created DESC, id DESC
 LIMIT :most;
 
+-- name: wait_names
+-- The names that have waits: one look in the index for each.
+WITH RECURSIVE names (name) AS (
+    SELECT min(name) FROM mrtr_waits
+    UNION ALL
+    SELECT (SELECT min(name) FROM mrtr_waits WHERE name > names.name) FROM names WHERE name IS NOT NULL
+)
+SELECT name FROM names WHERE name IS NOT NULL;
+
 -- name: find_waits
--- For operators: all of a name or of every name, whose id begins so, by the time and the id of the one before.
+-- For operators: of one name, whoever may answer.
 SELECT id, task, name, who, created, expires, caller FROM mrtr_waits
-WHERE (:name = '' OR name = :name) AND id LIKE :begins || '%' AND created < :before AND expires + 0 > :now
+WHERE name = :name AND (created, id) < (:created, :id) AND expires + 0 > :now
 ORDER BY created DESC, id DESC
 LIMIT :most;
+
+-- name: find_referenced_waits
+-- By the first digits of their ids.
+SELECT id FROM mrtr_waits WHERE id >= :reference AND id < :reference || 'z' AND expires + 0 > :now LIMIT 2;
+
+-- name: find_wait
+SELECT id, task, name, who, created, expires, caller FROM mrtr_waits WHERE id = :id AND expires > :now;
 
 -- name: remove_wait
 DELETE FROM mrtr_waits WHERE id = :id RETURNING id;
@@ -510,12 +546,15 @@ SELECT name FROM mrtr_leases WHERE name = :lease AND holder = :holder;
 SELECT id, kind, name, caller, body, progress, created, updated, expires FROM mrtr_subscriptions WHERE id = :id;
 
 -- name: put_subscription
--- If it is still as it was found: one that was updated then, or none.
+-- If it is still as it was found: one that was updated then, or none; and not of a person who was forgotten since.
 INSERT INTO mrtr_subscriptions (id, kind, name, caller, body, progress, created, updated, expires)
 SELECT :id, :kind, :name, :caller, :body, :progress, :created, :updated, :expires
-WHERE EXISTS (SELECT 1 FROM mrtr_subscriptions WHERE id = :id AND expires > :now)
-    OR (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND caller = :caller AND expires > :now) < :most
-    AND (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND expires > :now) < :most_in_all
+WHERE NOT EXISTS (SELECT 1 FROM mrtr_forgotten WHERE caller = :caller AND moment >= :updated AND expires > :now)
+    AND (
+        EXISTS (SELECT 1 FROM mrtr_subscriptions WHERE id = :id AND expires > :now)
+        OR (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND caller = :caller AND expires > :now) < :most
+        AND (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND expires > :now) < :most_in_all
+    )
 ON CONFLICT (id) DO UPDATE SET
     body = excluded.body,
     updated = excluded.updated,

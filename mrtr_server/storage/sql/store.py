@@ -132,7 +132,7 @@ class SQLStore(SQLTasks, SQLEvents):
         for _ in range(LOOKS):
             if await self._changed(statement, **given):
                 return True
-            if statement == "put_value" and await self.get(key) is not None:
+            if (statement == "put_value" and await self.get(key) is not None) or await self._is_forgotten(quota):
                 return False
             (await self._usage(quota)).check_state(quota, ENDLESS)  # or there is room by now
         raise StoreUnavailable(FULL_AND_THEN_NOT)

@@ -37,6 +37,11 @@ FULL_AND_THEN_NOT = f"The store was full in {LOOKS} attempts, but had room when 
 
 SHORT_DELAY = 1.0  # nobody asks whose transaction delays events for so many seconds
 
+Place = tuple[float, str]
+"""Where a page of a list begins: behind the row of that moment, and that id."""
+
+NEWEST: Place = (math.inf, "")
+
 FREEING = frozenset({"status", "lease", "leased_until"})  # fields whose change may leave a task to be claimed
 
 
@@ -134,15 +139,13 @@ class SQLTasks(TaskStore):
         found = await self.database.rows("look_at_tasks", ids=asked, most_bytes=most_bytes)
         return [TaskRow(*each) for each in found]
 
-    async def list_tasks(
-        self, *, status: str = "", tool: str = "", before: float = math.inf, most: int
-    ) -> list[TaskRow]:
+    async def list_tasks(self, *, status: str = "", tool: str = "", before: Place = NEWEST, most: int) -> list[TaskRow]:
         """Return tasks for an operator, without what is sealed, those first that changed last.
 
         Args:
             status: of this status alone, as the row has it; empty for all.
             tool: of this tool alone; empty for all.
-            before: only tasks that changed before, in seconds since the epoch.
+            before: when the task last changed after which to begin, in seconds since the epoch, and its id.
             most: how many to return.
 
         Returns:
@@ -153,10 +156,26 @@ class SQLTasks(TaskStore):
         """
         tools = [tool] if tool else [name for (name,) in await self.database.rows("task_names")]
         found: list[TaskRow] = []
+        moment, id = before
         for name, each in product(tools, [status] if status else get_args(TaskStatus)):
-            rows = await self.database.rows("list_tasks", tool=name, status=each, before=before, most=most)
+            rows = await self.database.rows("list_tasks", tool=name, status=each, before=moment, id=id, most=most)
             found += [TaskRow(*row) for row in rows]
-        return sorted(found, key=lambda row: (-row.updated, row.id))[:most]
+        return sorted(found, key=lambda row: (row.updated, row.id), reverse=True)[:most]
+
+    async def tenant_of(self, id: str) -> str:
+        """Return which tenant a task counts for.
+
+        Args:
+            id: of the task.
+
+        Returns:
+            The digest of the tenant; empty for none, and where there is no such task.
+
+        Raises:
+            StoreUnavailable: it can't be read.
+        """
+        found = await self.database.rows("tenant_of_task", id=id)
+        return found[0][0] if found else ""
 
     async def ids_of_reference(self, reference: str) -> list[str]:
         """Return the ids of tasks that the log calls by a reference.
@@ -238,7 +257,8 @@ class SQLTasks(TaskStore):
         if any(time.monotonic() < self._many.get(tool, 0.0) for tool in tools):
             found = await self.database.rows("claim_from_many", **given)
             if len(found) < given["most"]:
-                self._many.clear()
+                for tool in tools:
+                    self._many.pop(tool, None)
             return found
         found = await self.database.rows("claim_tasks", **given)
         *_, are_many, waiting, running = found[0]
@@ -302,15 +322,12 @@ class SQLTasks(TaskStore):
         found = await self.database.rows("list_waits", name=name, who=who, created=created, id=id, most=most)
         return [WaitRow(*each) for each in found]
 
-    async def find_waits(
-        self, *, name: str = "", begins: str = "", before: float = math.inf, most: int
-    ) -> list[WaitRow]:
+    async def find_waits(self, *, name: str = "", before: Place = NEWEST, most: int) -> list[WaitRow]:
         """Return waits for an operator, the newest first.
 
         Args:
             name: what `app.wait` called them; empty for all.
-            begins: the first digits of their ids.
-            before: only those that began before, in seconds since the epoch.
+            before: when the wait began after which to begin, in seconds since the epoch, and its id.
             most: how many to return.
 
         Returns:
@@ -319,8 +336,42 @@ class SQLTasks(TaskStore):
         Raises:
             StoreUnavailable: they can't be read.
         """
-        found = await self.database.rows("find_waits", name=name, begins=begins, before=before, most=most)
-        return [WaitRow(*each) for each in found]
+        names = [name] if name else [each for (each,) in await self.database.rows("wait_names")]
+        found: list[WaitRow] = []
+        created, id = before
+        for each in names:
+            rows = await self.database.rows("find_waits", name=each, created=created, id=id, most=most)
+            found += [WaitRow(*row) for row in rows]
+        return sorted(found, key=lambda row: (row.created, row.id), reverse=True)[:most]
+
+    async def find_wait(self, id: str) -> WaitRow | None:
+        """Return a wait.
+
+        Args:
+            id: names it.
+
+        Returns:
+            The wait; None if there is none, or it has expired.
+
+        Raises:
+            StoreUnavailable: it can't be read.
+        """
+        found = await self.database.find("find_wait", id=id)
+        return WaitRow(*found[0]) if found else None
+
+    async def waits_of_reference(self, reference: str) -> list[str]:
+        """Return the ids of waits that begin so.
+
+        Args:
+            reference: the first digits of an id, in hexadecimal.
+
+        Returns:
+            The ids; two at most, since one is meant.
+
+        Raises:
+            StoreUnavailable: they can't be read.
+        """
+        return [id for (id,) in await self.database.rows("find_referenced_waits", reference=reference)]
 
     @override
     async def remove_wait(self, id: str) -> None:

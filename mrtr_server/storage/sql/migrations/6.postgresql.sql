@@ -57,7 +57,10 @@ CREATE OR REPLACE FUNCTION mrtr_recount() RETURNS trigger LANGUAGE plpgsql AS $$
     RETURN NULL; END $$;
 
 -- Operators list tasks by tool and status, the last changed first.
-CREATE INDEX CONCURRENTLY ix_mrtr_tasks_listed ON mrtr_tasks ((name || ''), status, updated);
+CREATE INDEX CONCURRENTLY ix_mrtr_tasks_listed ON mrtr_tasks ((name || ''), status, updated, (id COLLATE "C"));
+
+-- And logins, the last used first. Of the other values, none is in the index.
+CREATE INDEX CONCURRENTLY ix_mrtr_kept_logins ON mrtr_kept ((expires + 0), (key COLLATE "C")) WHERE starts_with(key, 'login-');
 
 -- Who was forgotten by `mrtr-server forget`, by keyed digest: what began before that moment counts no more. A row is kept for
 -- as long as a flow may last.
@@ -150,6 +153,7 @@ CREATE TABLE mrtr_waits (
     PRIMARY KEY (id)
 );
 CREATE INDEX ix_mrtr_waits_listed ON mrtr_waits (name, who, created, id);
+CREATE INDEX CONCURRENTLY ix_mrtr_waits_paged ON mrtr_waits (name, created, (id COLLATE "C"));
 CREATE INDEX ix_mrtr_waits_expires ON mrtr_waits (expires);
 
 -- While a transaction stays open, such as that of `pg_dump`, PostgreSQL keeps the index entries of tasks that have ended

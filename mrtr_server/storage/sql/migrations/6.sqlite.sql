@@ -1,7 +1,10 @@
 -- PostgreSQL counts what all together have stored in more rows from here on. A file has one writer at a time, so here that stays.
 
 -- Operators list tasks by tool and status, the last changed first.
-CREATE INDEX ix_mrtr_tasks_listed ON mrtr_tasks ((name || ''), status, updated);
+CREATE INDEX ix_mrtr_tasks_listed ON mrtr_tasks ((name || ''), status, updated, id);
+
+-- And logins, the last used first. Of the other values, none is in the index.
+CREATE INDEX ix_mrtr_kept_logins ON mrtr_kept ((expires + 0), "key") WHERE substr("key", 1, 6) = 'login-';
 
 -- Who was forgotten by `mrtr-server forget`, by keyed digest: what began before that moment counts no more. A row is kept for
 -- as long as a flow may last.
@@ -64,6 +67,7 @@ CREATE TABLE mrtr_waits (
     PRIMARY KEY (id)
 );
 CREATE INDEX ix_mrtr_waits_listed ON mrtr_waits (name, who, created, id);
+CREATE INDEX ix_mrtr_waits_paged ON mrtr_waits (name, created, id);
 CREATE INDEX ix_mrtr_waits_expires ON mrtr_waits (expires);
 
 -- Events. A file has one writer at a time, so numbers are in the order of commits. None is used again, not even that of the
