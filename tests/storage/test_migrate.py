@@ -23,7 +23,7 @@ from mrtr_server.storage.sql.administration import upgrade
 from mrtr_server.storage.sql.database import Database, Version, read_migrations
 from mrtr_server.storage.sql.sqlite import make_private
 
-from ..support.databases import PostgreSQL, task_row
+from ..support.databases import TOOLS, PostgreSQL, task_row
 from ..support.serving import KEYS, TIMEOUT, in_process
 
 pytestmark = pytest.mark.anyio
@@ -283,6 +283,18 @@ class TestUpgrade:
         ), "what it writes is counted, and what was there before"
         await older.close()
 
+    async def test_a_task_that_an_older_release_lets_go_on_is_claimed_at_once(self, postgresql: PostgreSQL) -> None:
+        """It does not say since when a task waits, and a claim looks from the first one on that waited."""
+        url = postgresql.url(await postgresql.new_database())
+        store, row = SQLStore(url), task_row()
+        await store.add_task(row)
+        (claimed,) = await store.claim_tasks("mine", seconds=60, most=1, tools=TOOLS)
+        await store.change_task(claimed, status="input_required", lease="", leased_until=0.0)
+        assert await store.claim_tasks("mine", seconds=60, most=1, tools=TOOLS) == []
+        await on(url, "UPDATE mrtr_tasks SET status = 'working', version = version + 1, writer = 'older'")
+        assert [each.id for each in await store.claim_tasks("mine", seconds=60, most=1, tools=TOOLS)] == [row.id]
+        await store.close()
+
     async def test_waits_for_no_lock_for_ever(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         url = f"sqlite:///{tmp_path}/store.db"
         await old(url)
@@ -397,8 +409,9 @@ class TestIndexes:
         await upgrade(url)
         await on(url, *(f"DROP INDEX {name}" for name in INDEXES))
         insert = (
-            "INSERT INTO mrtr_tasks SELECT '{id}', '', 'tool', 'working', '', 0, 0, 0, 0, 0, 9e9, '', '', '', '', 0, "
-            "'', 0, 0, 'writer'"
+            "INSERT INTO mrtr_tasks (id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, "
+            "call, journal, questions, outcome, version, lease, leased_until, attempts, writer) "
+            "SELECT '{id}', '', 'tool', 'working', '', 0, 0, 0, 0, 0, 9e9, '', '', '', '', 0, '', 0, 0, 'writer'"
         )
         async with in_transaction(url, insert.format(id="a")):
             upgrading = asyncio.create_task(upgrade(url))
