@@ -15,7 +15,7 @@ import asyncpg  # type: ignore[import-untyped]
 import pytest
 from click.testing import CliRunner
 
-from mrtr_server import SQLStore, StoreUnavailable
+from mrtr_server import KeyRing, SealedCodec, SQLStore, StoreUnavailable
 from mrtr_server.cli import main
 from mrtr_server.errors import WrongVersion
 from mrtr_server.storage.sql import administration, open_database
@@ -305,6 +305,38 @@ class TestUpgrade:
             await upgrade(url)
         other.rollback()
         other.close()
+
+
+class TestSealedRows:
+    TOKEN = SealedCodec(KeyRing([bytes(32)])).seal(b"x" * 100).encode()
+
+    async def kept(self, url: str) -> bytes:
+        """Keep a token in a task; return it as it is in the tables, after it has come back as it was."""
+        store, row = SQLStore(url), task_row(call=self.TOKEN, journal=b"no token")
+        await store.check()
+        await store.add_task(row)
+        changed = await store.change_task(row, outcome=self.TOKEN)
+        found = await store.find_task(row.id)
+        await store.close()
+        assert found == changed == row._replace(outcome=self.TOKEN, version=1)
+        ((call, journal, outcome),) = await on(
+            url,
+            f"SELECT call, journal, outcome FROM mrtr_tasks WHERE id = '{row.id}'",  # noqa: S608
+        )
+        assert (call, journal) == (outcome, b"no token")
+        return bytes(call)
+
+    async def test_of_new_tables_are_kept_without_base64(self, url: str) -> None:
+        assert len(await self.kept(url)) == len(self.TOKEN) * 3 // 4
+        await on(url, "UPDATE mrtr_schema SET compatible_from = '5'")
+        assert await self.kept(url) == self.TOKEN, "what is there is found whatever is written now"
+
+    async def test_of_upgraded_tables_are_those_that_servers_of_the_older_release_read(self, url: str) -> None:
+        await old(url)
+        await upgrade(url)
+        assert await self.kept(url) == self.TOKEN
+        await on(url, "UPDATE mrtr_schema SET version_num = '7', compatible_from = '6'")
+        assert len(await self.kept(url)) < len(self.TOKEN), "from the next upgrade on"
 
 
 class TestLaterTables:
