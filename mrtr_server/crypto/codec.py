@@ -44,6 +44,28 @@ _base64: Any = SchemaValidator(bytes_schema(), _CONFIG)
 _from_base64: Callable[[str], bytes] = _base64.validate_strings
 
 
+_ESCAPED = b"\x02"
+"""Begins what was packed, is no token, and would look like a packed one."""
+
+
+def pack(value: bytes, *, tokens: bool = True) -> bytes:
+    """Return what is stored for a value: for a token, if `tokens`, the bytes that it stands for, a quarter less."""
+    if value[:1] in (_VERSION, _ESCAPED):
+        return _ESCAPED + value
+    try:
+        raw = _from_base64(value.decode()) if tokens else b""
+    except ValueError:
+        return value
+    return raw if raw[:1] == _VERSION and unpack(raw) == value else value
+
+
+def unpack(packed: bytes) -> bytes:
+    """Return the value that was packed, with tokens or without."""
+    if packed[:1] == _ESCAPED:
+        return packed[1:]
+    return _to_base64(packed, mode="json").rstrip("=").encode() if packed[:1] == _VERSION else packed
+
+
 _halves: list[bytes] = []
 """The first halves of nonces to come, each as often as it may still be used."""
 

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mrtr_server import Codec, KeyRing, Limits, MRTRServer, SealedCodec, SignedCodec
-from mrtr_server.crypto.codec import XAES256GCM
+from mrtr_server.crypto.codec import XAES256GCM, pack, unpack
 from mrtr_server.crypto.place_codec import PlaceCodec
 from mrtr_server.errors import InvalidRequestState
 from mrtr_server.testing import AsyncClient
@@ -273,6 +273,18 @@ class TestSealedCodec(CodecContract):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         parent, child = (decode(token)[5:17] for token in done.stdout.split())
         assert parent != child
+
+    @pytest.mark.parametrize("length", range(4))
+    def test_a_token_is_packed_into_the_bytes_that_it_stands_for(self, codec: Codec, length: int) -> None:
+        token = codec.seal(b"x" * length)
+        assert pack(token.encode()) == decode(token)
+        assert unpack(decode(token)) == token.encode()
+
+    @pytest.mark.parametrize("tokens", [False, True])
+    @given(st.binary() | st.text(URL_SAFE + "=").map(str.encode))
+    def test_whatever_is_packed_comes_back(self, tokens: bool, kept: bytes) -> None:
+        for value in (kept, b"\1" + kept, b"\2" + kept):
+            assert unpack(pack(value, tokens=tokens)) == value
 
     def test_nothing_is_compressed(self, codec: Codec) -> None:
         # A secret beside what a client chooses would show in the length otherwise.

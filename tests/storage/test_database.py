@@ -436,7 +436,7 @@ class TestEventLoops:
         database = PostgreSQLDatabase(postgresql.url(await postgresql.new_database()), "name")
         await database.check()
         (before,) = database._connected.values()
-        assert await database.upgrade() == await database.found_version() == (database.version, "5")
+        assert await database.upgrade() == await database.found_version() == (database.version, "6")
         assert list(database._connected.values()) == [before]
         await database.close()
 
@@ -747,7 +747,7 @@ class TestADirectURL:
             return prepared
 
         assert await store.database.run(look) == 0
-        assert await store.database.upgrade() == await store.database.found_version() == (store.database.version, "5")
+        assert await store.database.upgrade() == await store.database.found_version() == (store.database.version, "6")
 
     async def test_is_that_of_the_connection_that_listens(self, store: SQLStore) -> None:
         connection = await store.database.connect_alone()

@@ -15,7 +15,7 @@ import asyncpg  # type: ignore[import-untyped]
 import pytest
 from click.testing import CliRunner
 
-from mrtr_server import SQLStore, StoreUnavailable
+from mrtr_server import KeyRing, SealedCodec, SQLStore, StoreUnavailable
 from mrtr_server.cli import main
 from mrtr_server.errors import WrongVersion
 from mrtr_server.storage.sql import administration, open_database
@@ -23,7 +23,7 @@ from mrtr_server.storage.sql.administration import upgrade
 from mrtr_server.storage.sql.database import Database, Version, read_migrations
 from mrtr_server.storage.sql.sqlite import make_private
 
-from ..support.databases import PostgreSQL, task_row
+from ..support.databases import TOOLS, PostgreSQL, task_row
 from ..support.serving import KEYS, TIMEOUT, in_process
 
 pytestmark = pytest.mark.anyio
@@ -283,6 +283,18 @@ class TestUpgrade:
         ), "what it writes is counted, and what was there before"
         await older.close()
 
+    async def test_a_task_that_an_older_release_lets_go_on_is_claimed_at_once(self, postgresql: PostgreSQL) -> None:
+        """It does not say since when a task waits, and a claim looks from the first one on that waited."""
+        url = postgresql.url(await postgresql.new_database())
+        store, row = SQLStore(url), task_row()
+        await store.add_task(row)
+        (claimed,) = await store.claim_tasks("mine", seconds=60, most=1, tools=TOOLS)
+        await store.change_task(claimed, status="input_required", lease="", leased_until=0.0)
+        assert await store.claim_tasks("mine", seconds=60, most=1, tools=TOOLS) == []
+        await on(url, "UPDATE mrtr_tasks SET status = 'working', version = version + 1, writer = 'older'")
+        assert [each.id for each in await store.claim_tasks("mine", seconds=60, most=1, tools=TOOLS)] == [row.id]
+        await store.close()
+
     async def test_waits_for_no_lock_for_ever(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         url = f"sqlite:///{tmp_path}/store.db"
         await old(url)
@@ -293,6 +305,38 @@ class TestUpgrade:
             await upgrade(url)
         other.rollback()
         other.close()
+
+
+class TestSealedRows:
+    TOKEN = SealedCodec(KeyRing([bytes(32)])).seal(b"x" * 100).encode()
+
+    async def kept(self, url: str) -> bytes:
+        """Keep a token in a task; return it as it is in the tables, after it has come back as it was."""
+        store, row = SQLStore(url), task_row(call=self.TOKEN, journal=b"no token")
+        await store.check()
+        await store.add_task(row)
+        changed = await store.change_task(row, outcome=self.TOKEN)
+        found = await store.find_task(row.id)
+        await store.close()
+        assert found == changed == row._replace(outcome=self.TOKEN, version=1)
+        ((call, journal, outcome),) = await on(
+            url,
+            f"SELECT call, journal, outcome FROM mrtr_tasks WHERE id = '{row.id}'",  # noqa: S608
+        )
+        assert (call, journal) == (outcome, b"no token")
+        return bytes(call)
+
+    async def test_of_new_tables_are_kept_without_base64(self, url: str) -> None:
+        assert len(await self.kept(url)) == len(self.TOKEN) * 3 // 4
+        await on(url, "UPDATE mrtr_schema SET compatible_from = '5'")
+        assert await self.kept(url) == self.TOKEN, "what is there is found whatever is written now"
+
+    async def test_of_upgraded_tables_are_those_that_servers_of_the_older_release_read(self, url: str) -> None:
+        await old(url)
+        await upgrade(url)
+        assert await self.kept(url) == self.TOKEN
+        await on(url, "UPDATE mrtr_schema SET version_num = '7', compatible_from = '6'")
+        assert len(await self.kept(url)) < len(self.TOKEN), "from the next upgrade on"
 
 
 class TestLaterTables:
@@ -400,8 +444,9 @@ class TestIndexes:
         await upgrade(url)
         await on(url, *(f"DROP INDEX {name}" for name in INDEXES))
         insert = (
-            "INSERT INTO mrtr_tasks SELECT '{id}', '', 'tool', 'working', '', 0, 0, 0, 0, 0, 9e9, '', '', '', '', 0, "
-            "'', 0, 0, 'writer'"
+            "INSERT INTO mrtr_tasks (id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, "
+            "call, journal, questions, outcome, version, lease, leased_until, attempts, writer) "
+            "SELECT '{id}', '', 'tool', 'working', '', 0, 0, 0, 0, 0, 9e9, '', '', '', '', 0, '', 0, 0, 'writer'"
         )
         async with in_transaction(url, insert.format(id="a")):
             upgrading = asyncio.create_task(upgrade(url))

@@ -132,6 +132,20 @@ def counted(done: list[Resealed]) -> dict[str, tuple[int, int]]:
     return {each.table: (each.rows, each.sealed) for each in done}
 
 
+@pytest.mark.parametrize("oldest", [5, 6])
+async def test_a_row_stays_text_or_bytes(url: str, oldest: int) -> None:
+    """A server of an older release, which reads text alone, may run meanwhile."""
+    database = open_database(url)
+    await database.check()
+    await database.execute(f"UPDATE mrtr_schema SET compatible_from = '{oldest}'", {})  # noqa: S608
+    async with bank(url, OLD) as old:
+        await old.fill()
+    assert all(each.is_done for each in await reseal(url, KeyRing([NEW, OLD])))
+    rows = await database.execute("SELECT call, journal, questions, outcome FROM mrtr_tasks", {})
+    await database.close()
+    assert {value[0] for row in rows for value in row if value} == {1 if oldest == 6 else ord("A")}
+
+
 async def test_every_sealed_row_is_sealed_under_the_first_key_and_the_others_can_be_dropped(url: str) -> None:
     async with bank(url, OLD) as old:
         parked, ended = await old.fill()

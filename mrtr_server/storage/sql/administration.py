@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...crypto import keys
+from ...crypto.codec import pack, unpack
 from ...crypto.place_codec import PlaceCodec
 from ...errors import InvalidRequestState, SetupError
 from ...protocol.callers import Principal
@@ -186,11 +187,12 @@ async def _reseal_row(
     key, *values = row
     before = dict(zip(table.columns, map(_bytes, values), strict=True))
     try:
-        anew = {column: _reseal_value(codecs, value) for column, value in before.items() if value}
+        anew = {column: _reseal_value(codecs, unpack(value)) for column, value in before.items() if value}
     except InvalidRequestState as refused:
         done.unopened[refused.reason] += 1
         return
-    changes = {column: token.encode() for column, token in anew.items() if token is not None}
+    sealed = {column: token.encode() for column, token in anew.items() if token is not None}
+    changes = {name: token if unpack(before[name]) == before[name] else pack(token) for name, token in sealed.items()}
     if not changes:
         return
     given = {**before, **changes, **{f"{column}_before": value for column, value in before.items()}}

@@ -74,6 +74,9 @@ _INDEX = re.compile(r"^CREATE INDEX CONCURRENTLY (\w+)")
 
 _DROPPED = re.compile(r"^DROP INDEX (?:IF EXISTS )?(\w+)")
 
+PACKED_FROM = 6
+"""The first version of the tables whose releases read packed rows of tasks. Those before know text alone."""
+
 Advice = tuple[Literal["warning", "advice"], str]
 
 
@@ -95,6 +98,8 @@ class Database(ABC):
     longest_wait = 0.0
 
     session: tuple[str, ...] = ()  # what a connection runs before it changes the tables, or makes indexes
+
+    packs = False  # whether no server of a release runs that could not read packed rows of tasks
 
     notifies = False  # whether waiting processes hear of changes at once; otherwise they look, several times a second
 
@@ -286,10 +291,12 @@ class Database(ABC):
         oldest = found.compatible_from
         return found.number not in self.migrations and oldest.isdecimal() and int(oldest) <= int(self.version)
 
-    def check_version(self, found: Version) -> None:
-        """Check that this release works with tables of a version. Raises `WrongVersion`."""
-        if not self.works_with(found):
+    def check_version(self, found: Version | None) -> None:
+        """Check that this release works with tables of a version, or None if it made them. Raises `WrongVersion`."""
+        if found is not None and not self.works_with(found):
             raise WrongVersion(self._why_refused(found))
+        oldest = self.version if found is None else found.compatible_from
+        self.packs = oldest.isdecimal() and int(oldest) >= PACKED_FROM
 
     def _why_refused(self, found: Version) -> str:
         works = f"and this release of mrtr_server works with version {self.version}"

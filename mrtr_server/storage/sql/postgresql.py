@@ -402,8 +402,7 @@ class PostgreSQLDatabase(database.Database):
 
     async def _look_at_tables(self, connection: Any) -> None:
         found = await self._run_steps(connection, lambda found: self.steps_from(None) if found is None else [])
-        if found is not None:
-            self.check_version(found)
+        self.check_version(found)
         await self._look_where(connection)
 
     async def _find_version(self, connection: Any) -> Version | None:

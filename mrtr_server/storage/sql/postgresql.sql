@@ -255,8 +255,11 @@ WHERE coalesce(before, 0) < :most_bytes
 ORDER BY created DESC, id DESC;
 
 -- name: change_task
--- The writer of the next version comes again where the first reply was lost with its connection.
-UPDATE mrtr_tasks SET {changes}
+-- The writer of the next version comes again where the first reply was lost with its connection. The transaction is noted by
+-- which a task comes to wait or to run.
+UPDATE mrtr_tasks SET {changes}, queued = CASE
+    WHEN :status = 'working' AND (status <> 'working' OR :lease = '' AND lease <> '') THEN CAST(pg_current_xact_id()::text AS bigint)
+    ELSE queued END
 WHERE id = :id
     AND (version = :before OR (version = :before + 1 AND writer = :writer))
     AND expires > :now

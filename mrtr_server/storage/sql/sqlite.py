@@ -117,8 +117,7 @@ class SQLiteDatabase(Database):
     async def _opened(self) -> SQLiteFile:
         def make_tables() -> None:
             found = self._run_steps(lambda found: self.steps_from(None) if found is None else [])
-            if found is not None:
-                self.check_version(found)
+            self.check_version(found)
             with closing(self._connect()) as connection:
                 self._note_epoch(*connection.execute(self.statements["find_epoch"]).fetchone())
 

@@ -13,6 +13,7 @@ from typing_extensions import override
 from ...concurrency.batching import BatchLoader
 from ...concurrency.running import running_loop
 from ...concurrency.waiting import wait_until
+from ...crypto.codec import pack, unpack
 from ...errors import FORGOTTEN, InvalidRequestState, StateFault, StoreUnavailable
 from ...protocol.messages import TaskStatus
 from ...well_formed import well_formed
@@ -42,6 +43,9 @@ Place = tuple[float, str]
 
 NEWEST: Place = (math.inf, "")
 
+SEALED = ("call", "journal", "questions", "outcome")
+"""What is sealed of a task. A token is kept as the bytes that it stands for, where each server can read them."""
+
 FREEING = frozenset({"status", "lease", "leased_until"})  # fields whose change may leave a task to be claimed
 
 
@@ -67,7 +71,7 @@ class SQLTasks(TaskStore):
     @override
     async def add_task(self, row: TaskRow, *, seconds: float = 0.0, quota: Quota = ANY) -> bool:
         given = {**row._asdict(), "message": _storable(row.message), "seconds": seconds, "writer": token_hex(8)}
-        given |= budget(quota, quota.tasks) | {"caller": row.caller, "epoch": row.epoch}
+        given |= budget(quota, quota.tasks) | {"caller": row.caller, "epoch": row.epoch} | self._stored(given)
         await self._sweep()
         for _ in range(LOOKS):
             if await self.database.rows("add_task", **given):
@@ -131,13 +135,13 @@ class SQLTasks(TaskStore):
         if self.database.notifies and not has_waited():
             return await self._finding.get(id)
         found = await self.database.find("find_task", id=id)
-        return TaskRow(*found[0]) if found else None
+        return _row(found[0]) if found else None
 
     @override
     async def find_tasks(self, ids: Sequence[str], *, most_bytes: int) -> list[TaskRow]:
         asked = [id for id in ids if _may_be_id(id)]
         found = await self.database.rows("look_at_tasks", ids=asked, most_bytes=most_bytes)
-        return [TaskRow(*each) for each in found]
+        return [_row(each) for each in found]
 
     async def list_tasks(self, *, status: str = "", tool: str = "", before: Place = NEWEST, most: int) -> list[TaskRow]:
         """Return tasks for an operator, without what is sealed, those first that changed last.
@@ -159,7 +163,7 @@ class SQLTasks(TaskStore):
         moment, id = before
         for name, each in product(tools, [status] if status else get_args(TaskStatus)):
             rows = await self.database.rows("list_tasks", tool=name, status=each, before=moment, id=id, most=most)
-            found += [TaskRow(*row) for row in rows]
+            found += [_row(row) for row in rows]
         return sorted(found, key=lambda row: (row.updated, row.id), reverse=True)[:most]
 
     async def tenant_of(self, id: str) -> str:
@@ -199,7 +203,7 @@ class SQLTasks(TaskStore):
         found = await self.database.rows(
             "list_owned_tasks", owner=owner, created=created, id=id, most=most, most_bytes=most_bytes
         )
-        return [TaskRow(*each) for each in found]
+        return [_row(each) for each in found]
 
     @override
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
@@ -207,6 +211,7 @@ class SQLTasks(TaskStore):
             changes["message"] = _storable(changes["message"])
         changed = row._replace(**changes, version=row.version + 1)
         given = {**changed._asdict(), "before": row.version, "writer": token_hex(8), "seconds": seconds}
+        given |= self._stored(changes)
         statement = self._change_statement(frozenset(changes), leases=seconds is not None)
         found = await self.database.execute(statement, given)
         if not found:
@@ -247,7 +252,7 @@ class SQLTasks(TaskStore):
         }
         with self.wakes.claiming():
             found = await (self._claim(given) if self.database.notifies else self.database.rows("claim_tasks", **given))
-        rows = sorted((TaskRow(*each) for each in found), key=lambda row: row.updated)
+        rows = sorted((_row(each) for each in found), key=lambda row: row.updated)
         self.wakes.claimed(rows[-1].name if rows else "", all_=not rows or len(rows) < most)
         return rows
 
@@ -286,7 +291,7 @@ class SQLTasks(TaskStore):
         if time.monotonic() >= self._look_at_all_overdue:
             self._look_at_all_overdue = time.monotonic() + LOOK_AT_ALL
             since = 0.0
-        rows = [TaskRow(*each) for each in await self.database.rows("overdue_tasks", most=most, since=since)]
+        rows = [_row(each) for each in await self.database.rows("overdue_tasks", most=most, since=since)]
         self._overdue_since = rows[0].deadline if rows else now - LATE
         return rows
 
@@ -377,6 +382,10 @@ class SQLTasks(TaskStore):
     async def remove_wait(self, id: str) -> None:
         await self.database.rows("remove_wait", id=id)
 
+    def _stored(self, fields: Mapping[str, Any]) -> dict[str, bytes]:
+        """Return those of these fields that are sealed, as they are stored."""
+        return {name: pack(fields[name], tokens=self.database.packs) for name in SEALED if name in fields}
+
     def _begins(self, tools: Sequence[str]) -> dict[str, list[int]]:
         """Return where tasks of these tools that wait, and that run, were seen to begin; now and then 0, for all."""
         if time.monotonic() >= self._look_at_all:
@@ -391,7 +400,7 @@ class SQLTasks(TaskStore):
 
     async def _find_tasks(self, ids: list[str]) -> dict[str, TaskRow]:
         found = await self.database.rows("find_tasks", ids=ids)
-        return {each[0]: TaskRow(*each) for each in found}
+        return {each[0]: _row(each) for each in found}
 
     async def _find_leases(self, ids: list[str]) -> dict[str, str]:
         return dict(await self.database.rows("find_leases", ids=ids))
@@ -425,6 +434,12 @@ def budget(quota: Quota, most: int) -> dict[str, Any]:
         "tenant_share": quota.tenant_share_of(most),
         "tenant_blocks": quota.tenant_share_of(quota.bytes) // BLOCK + 1,
     }
+
+
+def _row(found: Sequence[Any]) -> TaskRow:
+    row = TaskRow(*found)
+    call, journal, questions, outcome = map(unpack, (row.call, row.journal, row.questions, row.outcome))
+    return row._replace(call=call, journal=journal, questions=questions, outcome=outcome)
 
 
 def _may_be_id(id: str) -> bool:

@@ -56,8 +56,36 @@ CREATE OR REPLACE FUNCTION mrtr_recount() RETURNS trigger LANGUAGE plpgsql AS $$
     END IF;
     RETURN NULL; END $$;
 
+-- The order of a caller's tasks of one moment needs no index: ids are long.
+DROP INDEX IF EXISTS ix_mrtr_tasks_owned;
+CREATE INDEX CONCURRENTLY ix_mrtr_tasks_owned ON mrtr_tasks (owner, created) WHERE owner <> '';
+
+-- Of a row's next version, PostgreSQL writes to its log what is between the bytes that both begin with and those that both end
+-- with, if both are in one page. So what nearly each change changes now follows the request, which none does until the end;
+-- a third of each page is left for next versions; and what fits into one page twice is not moved out of it. For that the table
+-- is written anew, while whoever uses it waits.
+ALTER TABLE mrtr_tasks SET (fillfactor = 70, toast_tuple_target = 4080);
+ALTER TABLE mrtr_tasks
+    ADD COLUMN moved_status TEXT NOT NULL GENERATED ALWAYS AS (status) STORED,
+    ADD COLUMN moved_message TEXT NOT NULL GENERATED ALWAYS AS (message) STORED,
+    ADD COLUMN moved_updated DOUBLE PRECISION NOT NULL GENERATED ALWAYS AS (updated) STORED,
+    ADD COLUMN moved_deadline DOUBLE PRECISION NOT NULL GENERATED ALWAYS AS (deadline) STORED;
+ALTER TABLE mrtr_tasks
+    ALTER COLUMN moved_status DROP EXPRESSION,
+    ALTER COLUMN moved_message DROP EXPRESSION,
+    ALTER COLUMN moved_updated DROP EXPRESSION,
+    ALTER COLUMN moved_deadline DROP EXPRESSION;
+ALTER TABLE mrtr_tasks DROP COLUMN status, DROP COLUMN message, DROP COLUMN updated, DROP COLUMN deadline;
+ALTER TABLE mrtr_tasks RENAME COLUMN moved_status TO status;
+ALTER TABLE mrtr_tasks RENAME COLUMN moved_message TO message;
+ALTER TABLE mrtr_tasks RENAME COLUMN moved_updated TO updated;
+ALTER TABLE mrtr_tasks RENAME COLUMN moved_deadline TO deadline;
+-- The indexes went with their columns. Nobody writes meanwhile, so they are made with the table.
+CREATE INDEX ix_mrtr_tasks_open ON mrtr_tasks (deadline) WHERE status IN ('working', 'input_required');
+CREATE INDEX ix_mrtr_tasks_waiting ON mrtr_tasks (name, caller, updated) WHERE status = 'working' AND lease = '';
+
 -- Operators list tasks by tool and status, the last changed first.
-CREATE INDEX CONCURRENTLY ix_mrtr_tasks_listed ON mrtr_tasks ((name || ''), status, updated, (id COLLATE "C"));
+CREATE INDEX CONCURRENTLY ix_mrtr_tasks_listed ON mrtr_tasks ((name || ''), status, updated);
 
 -- And logins, the last used first. Of the other values, none is in the index.
 CREATE INDEX CONCURRENTLY ix_mrtr_kept_logins ON mrtr_kept ((expires + 0), (key COLLATE "C")) WHERE starts_with(key, 'login-');
@@ -161,12 +189,13 @@ CREATE INDEX ix_mrtr_waits_expires ON mrtr_waits (expires);
 -- to wait or to run. A later one has a higher number, whenever it commits.
 ALTER TABLE mrtr_tasks ADD COLUMN queued BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE mrtr_tasks ALTER COLUMN queued SET DEFAULT CAST(pg_current_xact_id()::text AS bigint);
+-- Older releases do not say so. Before a change, this would cost each one a lock of the row, which is written to the log.
 CREATE FUNCTION mrtr_queue() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
-    NEW.queued := pg_current_xact_id()::text;
-    RETURN NEW; END $$;
-CREATE TRIGGER mrtr_tasks_queued BEFORE UPDATE OF status, lease ON mrtr_tasks FOR EACH ROW
-    WHEN (NEW.status = 'working' AND (OLD.status <> 'working' OR NEW.lease = '' AND OLD.lease <> ''))
+    UPDATE mrtr_tasks SET queued = CAST(pg_current_xact_id()::text AS bigint) WHERE id = NEW.id;
+    RETURN NULL; END $$;
+CREATE TRIGGER mrtr_tasks_queued AFTER UPDATE OF status, lease ON mrtr_tasks FOR EACH ROW
+    WHEN (NEW.queued = OLD.queued AND NEW.status = 'working' AND (OLD.status <> 'working' OR NEW.lease = '' AND OLD.lease <> ''))
     EXECUTE FUNCTION mrtr_queue();
 DROP INDEX IF EXISTS ix_mrtr_tasks_running;
 -- Of expressions, so that what looks for the callers of a tool does not choose it.
@@ -243,3 +272,6 @@ CREATE TABLE mrtr_leases (
 );
 
 UPDATE mrtr_schema SET compatible_from = '5';
+-- No older release has ever worked with tables that are made now, and have this number from the beginning. So what is sealed of
+-- tasks can be kept there in a form that it does not read.
+UPDATE mrtr_schema SET compatible_from = '6' WHERE version_num = '6';

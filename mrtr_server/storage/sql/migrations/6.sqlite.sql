@@ -125,3 +125,6 @@ CREATE TABLE mrtr_leases (
 );
 
 UPDATE mrtr_schema SET compatible_from = '5';
+-- No older release has ever worked with tables that are made now, and have this number from the beginning. So what is sealed of
+-- tasks can be kept there in a form that it does not read.
+UPDATE mrtr_schema SET compatible_from = '6' WHERE version_num = '6';
