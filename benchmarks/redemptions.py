@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,14 @@ def script(database: Database, callers: int) -> str:
 
 
 def seconds_of(data: Path) -> float:
-    """Return the seconds of CPU that a server, and what it has started and ended, have had."""
+    """Return the seconds of CPU that the processes of a server have had, those that have ended too."""
     postmaster = (data / "postmaster.pid").read_text().split()[0]
-    fields = Path(f"/proc/{postmaster}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    ended = Path(f"/proc/{postmaster}/stat").read_text().rpartition(")")[2].split()[13:15]
+    seconds = sum(map(int, ended)) / os.sysconf("SC_CLK_TCK")
+    for process in (postmaster, *Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()):
+        with suppress(FileNotFoundError):  # it has just ended
+            seconds += int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9
+    return seconds
 
 
 async def waiting(connection: Any, running: asyncio.Task[str]) -> tuple[int, int]:
