@@ -492,7 +492,7 @@ class TestAConnection:
         assert sent == [f"{notices.writer}a", f"{notices.writer}b"]
 
     @pytest.mark.parametrize(
-        ("listeners", "pair"), [(1, 2 * module.GATHER_NOTIFY), (40, 0.05), (200, module.LONGEST_SPACE)]
+        ("listeners", "pair"), [(1, 2 * module.GATHER_NOTIFY), (40, 0.06), (200, module.LONGEST_SPACE)]
     )
     async def test_is_used_the_less_often_the_more_processes_listen(self, listeners: int, pair: float) -> None:
         connection = Connection(listeners=listeners)
