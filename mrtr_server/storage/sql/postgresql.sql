@@ -549,6 +549,15 @@ LIMIT 1;
 -- name: notify
 SELECT pg_notify(:channel, said) FROM unnest(:notices::text[]) AS said;
 
+-- name: note_listener
+-- The name has at most 63 bytes.
+SELECT set_config(
+    'application_name', concat_ws(', ', nullif(left(current_setting('application_name'), 48), ''), 'mrtr-notices'), false
+);
+
+-- name: count_listeners
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE '%mrtr-notices';
+
 -- name: write_notices
 -- Behind a pooler; those who listen hear of it. Who reads the numbers in their order misses none: they are given and
 -- committed one transaction after the other. The number is "mrtn" in ASCII.
