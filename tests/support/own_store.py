@@ -4,13 +4,15 @@ What replicas share is in a dictionary, where it would be in a database. `tests/
 """
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import Any
 
 from mrtr_server import InProcessStore, Redemption, Store, TaskRow
+from mrtr_server.storage.quotas import ANY, Quota
 from mrtr_server.storage.rows import EventPage, EventRow, Position, SubscriptionRow
 from mrtr_server.testing import Clock
 from mrtr_server.testing.store import EventStoreContract, StoreContract, TaskStoreContract
@@ -34,6 +36,7 @@ class Shared:
     epoch: str = "first"
     records: dict[str, Record] = field(default_factory=dict)
     values: dict[str, tuple[bytes, float]] = field(default_factory=dict)
+    forgotten: dict[str, float] = field(default_factory=dict)
 
 
 class OwnStore(Store):
@@ -48,6 +51,12 @@ class OwnStore(Store):
     async def epoch(self) -> str:
         return self.server.epoch
 
+    async def forgotten(self) -> Mapping[str, float]:
+        return self.server.forgotten
+
+    def has_forgotten(self, quota: Quota = ANY) -> bool:
+        return quota.begun <= self.server.forgotten.get(quota.caller, -math.inf)
+
     async def redeem(
         self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True, epoch: str = "", **quota: Any
     ) -> Redemption:
@@ -60,6 +69,8 @@ class OwnStore(Store):
             return Redemption("running")
         if epoch and epoch != await self.epoch():
             return Redemption("other_epoch")
+        if self.has_forgotten(**quota):
+            return Redemption("forgotten")
         if record is None:
             record = self.server.records[state] = Record(answers, now + keep)
         record.token, record.until, record.attempt = token_hex(8), now + lease, record.attempt + 1
@@ -85,7 +96,7 @@ class OwnStore(Store):
             del self.server.records[state]
 
     async def put(self, key: str, value: bytes, *, keep: float, **quota: Any) -> bool:
-        if await self.get(key) is not None:
+        if await self.get(key) is not None or self.has_forgotten(**quota):
             return False
         await self.replace(key, value, keep=keep)
         return True
@@ -95,7 +106,8 @@ class OwnStore(Store):
         return value if expires > self.server.clock() else None
 
     async def replace(self, key: str, value: bytes, *, keep: float, **quota: Any) -> None:
-        self.server.values[key] = value, self.server.clock() + keep
+        if not self.has_forgotten(**quota):
+            self.server.values[key] = value, self.server.clock() + keep
 
     def found(self, state: str) -> Record | None:
         record = self.server.records.get(state)
@@ -122,6 +134,9 @@ class TestOwnStore(StoreContract):
 
     async def begin_epoch(self) -> None:
         self.server.epoch = token_hex(8)
+
+    async def forget(self, caller: str) -> None:
+        self.server.forgotten[caller] = self.clock()
 
 
 class TestWithTheTimeOfTheMachine(StoreContract):
@@ -151,6 +166,12 @@ class TestForgetsTheOutcome(TestOwnStore):
     class kind(OwnStore):
         async def record(self, state: str, token: str, outcome: bytes) -> bool:
             return self.held(state, token) is not None
+
+
+class TestKeepsWhatIsLate(TestOwnStore):
+    class kind(OwnStore):
+        async def put(self, key: str, value: bytes, *, keep: float, **quota: Any) -> bool:
+            return await super().put(key, value, keep=keep)
 
 
 class TestTakesTheLastOutcome(TestOwnStore):
