@@ -70,7 +70,7 @@ def seconds_of(data: Path) -> float:
     ended = Path(f"/proc/{postmaster}/stat").read_text().rpartition(")")[2].split()[13:15]
     seconds = sum(map(int, ended)) / os.sysconf("SC_CLK_TCK")
     for process in (postmaster, *Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()):
-        with suppress(FileNotFoundError):  # it has just ended
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
             seconds += int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9
     return seconds
 
