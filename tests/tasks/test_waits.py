@@ -111,10 +111,13 @@ class TestAnAnswer:
 
 
 class TestATypeThatHasChanged:
-    async def test_leaves_out_of_lists_what_does_not_fit_it_any_more(self, store: Any) -> None:
+    async def test_leaves_out_of_lists_what_does_not_fit_it_any_more(
+        self, store: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
         await make_shop(store).begin()
         later = make_shop(store, about=create_model("Order", __base__=Order, by=(str, ...)))
         assert (await later.app.tickets(later.approval, by=MANAGER, scopes=[SCOPE])).tickets == []
+        assert "A wait is left out of a list: " in caplog.text
 
 
 class TestWhoMayAnswer:
@@ -416,6 +419,22 @@ class TestAServer:
             @shop.app.tool
             async def lease(ctx: Context) -> bool:
                 return (await ctx.wait_for(shop.approval, Order(item="car", price=1))).approved
+
+    @pytest.mark.parametrize(("seconds", "is_refused"), [(59.9, True), (60.0, False)])
+    async def test_reminds_once_a_minute_at_most(
+        self, shop: Shop, seconds: float, is_refused: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @shop.app.tool(task=Task("optional", poll=0.05))
+        async def hurry(ctx: Context) -> bool:
+            return (await ctx.wait_for(shop.approval, Order(item="car", price=1), remind_every=seconds)).approved
+
+        flow = AsyncClient(shop.app, user="bea", tasks=True, log_level=None).flow("hurry")
+        await flow.start()
+        if is_refused:
+            await flow.wait()
+            assert "ctx.wait_for: remind_every=59.9 must be at least 60 s" in caplog.text
+        else:
+            assert [ticket.about.item for ticket in await shop.tickets()] == ["car"]
 
     @pytest.mark.parametrize("wrong", [{"name": "an approval"}, {"who": []}, {"who": SCOPE}, {"who": None}])
     def test_refuses_a_wait_that_nobody_could_answer(self, shop: Shop, wrong: dict[str, Any]) -> None:
