@@ -3,7 +3,8 @@
 import pytest
 
 from mrtr_server import KeyRing
-from mrtr_server.crypto.place_codec import row_codec
+from mrtr_server.crypto.keys import LIVE_PAGES
+from mrtr_server.crypto.place_codec import RowNames, row_codec
 from mrtr_server.errors import InvalidRequestState
 
 RING = KeyRing([bytes(32)])
@@ -23,3 +24,10 @@ def test_a_row_in_the_memory_of_the_process_is_kept_as_it_is() -> None:
     codec = row_codec(RING, "row", in_memory=True)
     assert codec.seal(b"yours ", b"a secret") == "a secret"
     assert codec.unseal(b"yours ", "a secret", "moved") == b"a secret"
+
+
+def test_names_of_rows_stay_as_they_are_stored_with_one_for_each_key() -> None:
+    """Rows are found by them, also those that an earlier release has stored."""
+    ring = KeyRing([bytes(32), b"1" * 32])
+    names = RowNames(ring, LIVE_PAGES).of(["shop", "ann"])
+    assert names == ["dd1ed4e43aee3a9c67eede18d37be6c7", "3626e417fad96917a7dd36d9c6bf6255"]
