@@ -28,7 +28,7 @@
     │   │   ├── TaskCancelled       the task of the call was cancelled
     │   │   ├── NotAnswered         the server asks what the program does not answer
     │   │   ├── NoReply             the server can't be reached, or does not reply in time
-    │   │   ├── BadReply            the reply is none of the protocol, or is over a bound
+    │   │   ├── BadReply            the reply does not fit the protocol, or is over a bound
     │   │   └── LoginFailed         the server wants a login, which did not come to its end
     │   ├── StoreUnavailable        the shared store can't be reached, or can't do what it was asked for
     │   │   ├── WrongVersion        its tables are of an older or newer release
@@ -330,7 +330,7 @@ class NoReply(ClientError):
 
 
 class BadReply(ClientError):
-    """The reply of a server is none of the protocol, or is over a bound of the client."""
+    """The reply of a server does not fit the protocol, or is over a bound of the client."""
 
 
 class BadWebhook(MRTRError):

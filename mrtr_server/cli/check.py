@@ -65,17 +65,17 @@ def check(app: str, app_dir: str, host: str, workers: int, strict: bool) -> None
 
 def _find(app: str, app_dir: str) -> Any:
     """Import the application. Raises `click.ClickException`; for old names, with all of them that it uses."""
-    found, wrong = None, ""
+    found, wrong = None, []
     with collecting() as old:
         try:
             found = find(app, app_dir)
         except click.ClickException as error:
-            wrong = error.message
+            if not old:
+                raise
+            wrong = [error.message]
     if old:
         lines = dict.fromkeys(f"{place}: {message}" for place, message in old)
-        raise click.ClickException("\n".join(("names of the release before:", *lines, *([wrong] if wrong else ()))))
-    if wrong:
-        raise click.ClickException(wrong)
+        raise click.ClickException("\n".join(("names of the release before:", *lines, *wrong)))
     return found
 
 

@@ -190,7 +190,7 @@ def takes_page(what: str) -> "Callable[[Callable[..., None]], Callable[..., None
         callback=_place,
         default="inf/",
         metavar="TIME",
-        help=f"Only {what} before, as the list has times, or where the last page says.",
+        help=f"Only {what} before that time (in UTC, or with its zone), or the place that the last page says.",
     )
     limit = click.option(
         "--limit", default=50, type=click.IntRange(1), show_default=True, help="How many to print at most."

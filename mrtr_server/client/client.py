@@ -236,7 +236,7 @@ class Client:
             TaskCancelled: the task was cancelled.
             NotAnswered: a callback raised it.
             NoReply: the server can't be reached or does not reply; what it has done is not known.
-            BadReply: the reply is none of the protocol, or over a bound.
+            BadReply: the reply does not fit the protocol, or is over a bound.
         """
         result = await self._run("tools/call", tool, {**arguments, **named})
         return _checked(result)

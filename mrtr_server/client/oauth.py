@@ -29,7 +29,7 @@ _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{0}</titl
 
 
 class Redirect:
-    """Listens on 127.0.0.1 for the redirect that brings a state back. Others get an error."""
+    """Listens on 127.0.0.1 for the redirect that brings a state back. Other requests get an error."""
 
     def __init__(self, state: str, ports: Sequence[int]) -> None:
         self._state = state

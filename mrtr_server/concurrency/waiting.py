@@ -28,10 +28,10 @@ class Changes(Protocol[C]):
         ...
 
 
-Stop = Callable[[], object]
+Cancel = Callable[[], object]
 
-Ending = Callable[[Callable[[], object]], Stop]
-"""Calls a function when a wait is to end, since the server drains or the client leaves; until it is told to stop."""
+Ending = Callable[[Callable[[], object]], Cancel]
+"""Calls a function when a wait is to end, since the server drains or the client leaves; until that is cancelled."""
 
 
 def growing(first: float, longest: float, factor: float = 2.0) -> Iterator[float]:
@@ -62,7 +62,7 @@ async def wait_until(
     `at_once`: False where nothing can have happened yet.
     """
     hearing = _Hearing(changes, deadline, pauses)
-    watching: list[Stop] = []
+    watching: list[Cancel] = []
     try:
         watching.extend(ending(hearing.end) for ending in endings)
         found = await look(None) if at_once else None

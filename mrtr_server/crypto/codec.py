@@ -45,11 +45,11 @@ _from_base64: Callable[[str], bytes] = _base64.validate_strings
 
 
 _ESCAPED = b"\x02"
-"""Begins what was packed, is no token, and would look like a packed one."""
+"""Precedes a value that is no token, and would be taken for a packed one."""
 
 
 def pack(value: bytes, *, tokens: bool = True) -> bytes:
-    """Return what is stored for a value: for a token, if `tokens`, the bytes that it stands for, a quarter less."""
+    """Return a value as it is stored. With `tokens`, a token becomes the bytes that it encodes, a quarter less."""
     if value[:1] in (_VERSION, _ESCAPED):
         return _ESCAPED + value
     try:

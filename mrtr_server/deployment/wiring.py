@@ -123,13 +123,14 @@ class ServerParts:
         self.redeemer = redeemer = Redeemer(
             store, PlaceCodec(ring, OUTCOME), quotas, lease=limits.lease_seconds, clock=clock
         )
+        forgotten = Forgotten(store, ring)
         states = States(
             settings.codec or SealedCodec(ring),
             limits,
             audience=audience,
             require_shared_store=shared.require_shared_store,
             unanswered=UnansweredAsks(limits, rates, clock),
-            forgotten=(forgotten := Forgotten(store, ring)),
+            forgotten=forgotten,
             clock=clock,
             keeps_plain=settings.codec is None,  # another codec may keep what our keys do not
         )

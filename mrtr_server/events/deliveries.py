@@ -277,7 +277,7 @@ class Delivery:
         """Send an event once; None where its subscriber may not have it any more."""
         async with self._alone if self._progress.failing else self._turn:
             subscriber = self.subscriber
-            is_forgotten = await self._log.is_forgotten(subscriber.caller.principal, self.row.created)
+            is_forgotten = await self._log.forgotten.has_ended(subscriber.caller.principal, self.row.created)
             if is_forgotten or not await may_subscribe(self._authorizer, subscriber):
                 await self._terminate(FORBIDDEN, {"reason": "Access revoked"})
                 return None

@@ -70,7 +70,7 @@ TRIM_EVERY = 100  # events of a type that a process adds before it removes the o
 TRIM_AFTER = 15.0
 """Seconds from an event in a transaction of the author's to the trimming that it brings about."""
 
-FORGOTTEN = Change("forgotten")
+_FORGOTTEN = Change("forgotten")
 
 _position = attrgetter("position")
 
@@ -279,12 +279,6 @@ class EventLog:
         """Return what waits for the events after a position. It is to be closed."""
         return Follower(self, self._tails.here(lambda: _Tail(self)), name, position)
 
-    async def is_forgotten(self, who: Principal | None, since: float) -> bool:
-        """Return whether somebody was forgotten who has subscribed to events before."""
-        if self.forgotten.is_due:
-            await self.forgotten.look()
-        return self.forgotten.ends(who, since)
-
     async def close(self) -> None:
         """End what reads for this event loop."""
         if (tail := self._tails.pop()) is not None:
@@ -402,7 +396,7 @@ class _Tail:
             self._changes.turn_to(self._subscribed())
 
     def _subscribed(self) -> Subscription:
-        return self._log.fanout.subscribe(frozenset({FORGOTTEN, *(Change("event", name) for name in self._kept)}))
+        return self._log.fanout.subscribe(frozenset({_FORGOTTEN, *(Change("event", name) for name in self._kept)}))
 
     def moved(self, name: str) -> "asyncio.Future[None]":
         kept = self._kept[name]
@@ -426,7 +420,7 @@ class _Tail:
         pauses = _Pauses()
 
         async def look(heard: Sequence[Change] | None) -> None:
-            if heard and FORGOTTEN in heard:  # before anybody gets what is read now
+            if heard and _FORGOTTEN in heard:  # before anybody gets what is read now
                 await self._log.forgotten.look()
             if (early := self._next - running_loop().time()) > 0:  # what comes meanwhile is read with it
                 await asyncio.sleep(early)

@@ -96,7 +96,7 @@ class EventStream:
         return frames
 
     async def _may_go_on(self) -> bool:
-        if await self._log.is_forgotten(self._subscriber.caller.principal, self._began):
+        if await self._log.forgotten.has_ended(self._subscriber.caller.principal, self._began):
             return False
         return await may_subscribe(self._authorizer, self._subscriber)
 

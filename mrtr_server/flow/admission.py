@@ -11,7 +11,7 @@ from typing import NamedTuple, assert_never
 
 from ..concurrency.running import running_loop
 from ..concurrency.shutdown import ShutdownDeadline
-from ..concurrency.waiting import Stop
+from ..concurrency.waiting import Cancel
 from ..errors import overloaded
 from ..limits import Limits
 from ..protocol.messages import YieldReason
@@ -255,7 +255,7 @@ class Admission:
         self.draining = False
         self.is_open = self._unlimited
 
-    def on_drain(self, callback: Callable[[], object]) -> Stop:
+    def on_drain(self, callback: Callable[[], object]) -> Cancel:
         """Call a function on this event loop when draining begins, at once if it has, and maybe twice.
 
         Return what stops that.

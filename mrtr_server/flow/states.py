@@ -52,8 +52,14 @@ class Forgotten:
     async def _read(self) -> None:
         self._moments = await self._store.forgotten()
 
+    async def has_ended(self, principal: Principal | None, begun: float) -> bool:
+        """Do as `ends`, and ask the store before where that is due."""
+        if self.is_due:
+            await self.look()
+        return self.ends(principal, begun)
+
     def ends(self, principal: Principal | None, begun: float) -> bool:
-        """Return whether a flow has ended, since its caller was forgotten after it began."""
+        """Return whether a flow, or a subscription, has ended, since its caller was forgotten after it began."""
         if not self._moments or principal is None:  # as nearly always
             return False
         # A state may have been sealed, and its caller forgotten, when another key was the first.

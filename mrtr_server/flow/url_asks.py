@@ -199,7 +199,9 @@ class Callbacks:
             )
         sealed = self._sealed.seal(link.id, payload).encode()
         now = self.clock()
-        begun = min(link.expires - self.limits.flow_seconds, now)  # of a task, that may be too late, but no later
+        begun = min(
+            link.expires - self.limits.flow_seconds, now
+        )  # when its flow began; of a task, which lives longer, a later moment
         keep, quota = max(1.0, link.expires - now), self._quotas.of(person, begun)
         kept = await self.store.put(link.id, sealed, keep=keep, quota=quota)
         self.fanout.publish(Change("page", link.id))

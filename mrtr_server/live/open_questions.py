@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from ..concurrency.places import Portion
 from ..concurrency.running import running_loop
-from ..concurrency.waiting import Stop, wait_until
+from ..concurrency.waiting import Cancel, wait_until
 from ..errors import Full, NotExecuted, ProtocolError, RequestError, StoreUnavailable
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Call, Change, Dispatch, Outcome, Outlet, PageReported, Question, Unfinished
@@ -56,7 +56,10 @@ class Channel(Outlet, Protocol):
     def load(
         self, origin: Origin, state: str | None = None, answers: Mapping[str, JSON] | None = None, grace: float = 0.0
     ) -> Call:
-        """Return the call of a request: as it was before any round of it, or for the round that has a state."""
+        """Return the call of a request: as it was before its first round, or for the round that has a state.
+
+        Raises `RequestError`.
+        """
 
     def on_start(self, id: Callable[[], str] | None) -> None:
         """Set which id the first event has, if a stream starts by itself; None for none."""
@@ -83,13 +86,13 @@ class Channel(Outlet, Protocol):
         """Note whether the call waits for a person, so that there is progress to be shown."""
 
 
-def leaving(channel: Channel, end: Callable[[], object]) -> Stop:
+def leaving(channel: Channel, end: Callable[[], object]) -> Cancel:
     """Call a function when the client leaves; at once if it has left. Return what stops that."""
     channel.on_gone(end)
     return partial(channel.on_gone, None)
 
 
-def held_open(channel: Channel, end: Callable[[], object]) -> Stop:
+def held_open(channel: Channel, end: Callable[[], object]) -> Cancel:
     """Do the same for a call that waits for a person: its client is shown progress meanwhile."""
 
     def stop() -> None:

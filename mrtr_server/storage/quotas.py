@@ -186,7 +186,7 @@ class Quotas:
 
     @cached_property
     def of_strangers(self) -> Quota:
-        """That of all together who do not say yet who they are: a share, where others are callers with theirs."""
+        """The quota of all who have not said yet who they are: they have one share together, as a caller has one."""
         return self._quota(self._callers.of(("", "")))
 
     def without_bounds(self, principal: Principal) -> Quota:

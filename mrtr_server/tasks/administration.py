@@ -78,7 +78,7 @@ class TaskAdministration:
         )
         call, journal = sealed.copy_call(row, new), sealed.unseal_journal(row, row.created)
         new = new._replace(call=call, journal=sealed.seal_journal(new, journal, now))
-        # Its tenant is in no row of a task that a store returns.
+        # A store returns no tenant with the row of a task.
         quota = Quota(row.caller, begun=row.created, tenant=await self._store.tenant_of(row.id))
         await self._store.add_task(new, quota=quota)
         return new

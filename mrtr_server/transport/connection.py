@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ..concurrency.places import Portion
 from ..concurrency.running import PerLoop, runs_here
-from ..concurrency.waiting import Stop, wait_until
+from ..concurrency.waiting import Cancel, wait_until
 from ..errors import InvalidRequest, RequestError
 from ..flow.admission import Admission
 from ..protocol.callers import NO_SCOPES, Principal, Sender, principal_of, scopes_of
@@ -264,7 +264,7 @@ class Connection:
                 await self._write_if_any(writer.closed())
             await self.end()
 
-    def _kept_open(self, end: Callable[[], object]) -> Stop:
+    def _kept_open(self, end: Callable[[], object]) -> Cancel:
         self._saying = asyncio.Lock()
         return recurring(KEEP_ALIVE, partial(self._comment, end, copy_context()))
 
@@ -287,7 +287,7 @@ class Connection:
         if data:
             await self.write_event(data)
 
-    def _gone(self, end: Callable[[], object]) -> Stop:
+    def _gone(self, end: Callable[[], object]) -> Cancel:
         return self.loop.create_task(self._wait_until_gone(end)).cancel
 
     # Writing

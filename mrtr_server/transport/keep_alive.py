@@ -6,6 +6,7 @@ from contextvars import Context
 from functools import partial
 
 from ..concurrency.running import PerLoop, running_loop
+from ..concurrency.waiting import Cancel
 
 AT_ONCE = 50
 """How many streams have their turn before others have: thousands that were opened together have it together."""
@@ -14,7 +15,7 @@ EARLY = 1 / 16
 """The part of the time between comments by which one may be early, so that many have one timer."""
 
 
-def recurring(seconds: float, act: Callable[[], object]) -> Callable[[], object]:
+def recurring(seconds: float, act: Callable[[], object]) -> Cancel:
     """Call a function again and again; it is cheap where there are thousands of them. Return what stops that.
 
     `seconds`: between two calls. Those who give the same share a timer.

@@ -150,7 +150,7 @@ class _Carrier(threading.Thread):
         self.is_away = False
         self.connected = False
         # Of `NOTIFY`:
-        self._told = deque([-math.inf, -math.inf], maxlen=2)  # when listeners were woken, by the monotonic clock
+        self._woke = deque([-math.inf, -math.inf], maxlen=2)  # when listeners were woken, by the monotonic clock
         self._listeners = 1
         self._counted = -math.inf
         # Of a table:
@@ -216,7 +216,7 @@ class _Carrier(threading.Thread):
                 notices = self._notices.drain()
                 if notices:
                     await self._notify(connection, notices)
-                    self._note_told()
+                    self._note_woke()
                 elif self._ending:
                     return
                 if self._ending or len(notices) == BATCH:  # there may be more
@@ -255,19 +255,19 @@ class _Carrier(threading.Thread):
     def _pause(self) -> float:
         """Return how long to wait until what is to be sent goes."""
         # All hear the same, so those that wait for their turn send at the same moment, and listeners wake once.
-        # The last but one counts: a task that was told of, and has ended, is told of again without a wait.
+        # The last but one counts, so neither the notice of a new task waits, nor the one that it has ended.
         space = min(SPACE * self._listeners, LONGEST_SPACE)
-        return max(GATHER_NOTIFY, self._told[0] + space - time.monotonic())
+        return max(GATHER_NOTIFY, self._woke[0] + space - time.monotonic())
 
-    def _note_told(self) -> None:
+    def _note_woke(self) -> None:
         now = time.monotonic()
-        if now > self._told[-1] + GATHER_NOTIFY / 2:  # or it was the same time
-            self._told.append(now)
+        if now > self._woke[-1] + GATHER_NOTIFY / 2:  # or it was for the same notice
+            self._woke.append(now)
 
     def _on_notify(self, _connection: Any, _pid: int, _channel: str, said: str) -> None:
         size = len(self._notices.writer)
         if said[:size] != self._notices.writer:
-            self._note_told()
+            self._note_woke()
             self._notices.dispatch([said[size:]])
 
     async def _carry_by_table(self) -> None:

@@ -332,7 +332,7 @@ class SQLTasks(TaskStore):
 
         Args:
             name: what `app.wait` called them; empty for all.
-            before: when the wait began after which to begin, in seconds since the epoch, and its id.
+            before: where the page begins: the moment and the id of the last wait of the page before.
             most: how many to return.
 
         Returns:

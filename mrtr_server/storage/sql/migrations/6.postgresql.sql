@@ -61,7 +61,7 @@ DROP INDEX IF EXISTS ix_mrtr_tasks_owned;
 CREATE INDEX CONCURRENTLY ix_mrtr_tasks_owned ON mrtr_tasks (owner, created) WHERE owner <> '';
 
 -- Of a row's next version, PostgreSQL writes to its log what is between the bytes that both begin with and those that both end
--- with, if both are in one page. So what nearly each change changes now follows the request, which none does until the end;
+-- with, if both are in one page. So the columns that nearly each change sets now follow the request, which stays until the end;
 -- a third of each page is left for next versions; and what fits into one page twice is not moved out of it. For that the table
 -- is written anew, while whoever uses it waits.
 ALTER TABLE mrtr_tasks SET (fillfactor = 70, toast_tuple_target = 4080);
